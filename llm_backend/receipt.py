@@ -1,0 +1,261 @@
+"""Receipts: the immutable record of one run.
+
+Two receipts with one digest record the same request, completion and engine; `Receipt.digest`
+re-derives it from content (SHA-256 over RFC 8785 canonical JSON), so a stored receipt that was
+altered no longer matches its key. Time never enters the digest: when and how fast a run went is
+kept beside the receipt (`store.Run`), not in it.
+
+What is stored is what the engine said: token ids, its own logprobs (nats), raw text. Values the
+engine could not give (null, non-finite, or clamped at `LOGPROB_FLOOR`) are `None`, never a number.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+import rfc8785
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError
+
+from llm_backend.errors import ReceiptInvalid
+
+FORMAT = 1
+"""Receipt format; raised whenever the same run would get another digest."""
+
+LOGPROB_FLOOR = -9999.0
+"""vLLM clamps logprobs here (vllm/entrypoints/openai): "less likely than we can say", not a value."""
+
+GREEDY_BELOW = 1e-5
+"""vLLM's `_SAMPLING_EPS`: a temperature below it is greedy decoding."""
+
+MIN_TEMPERATURE = 0.01
+"""vLLM's `_MAX_TEMP`: sampling temperatures between greedy and this are raised to it."""
+
+# JSON numbers are doubles; 64-bit integers travel as text (RFC 8785 §3.2.2.3, RFC 7493 §2.2).
+BigInt = Annotated[int, PlainSerializer(str, return_type=str, when_used="json")]
+
+
+def _bytes_from_json(value: object) -> object:
+    return base64.b64decode(value) if isinstance(value, str) else value
+
+
+TokenBytes = Annotated[
+    bytes,
+    BeforeValidator(_bytes_from_json),
+    PlainSerializer(lambda raw: base64.b64encode(raw).decode(), return_type=str, when_used="json"),
+]
+
+
+class Frozen(BaseModel):
+    """Immutable, refuses fields it does not know: a typo must not silently change a record."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Status(StrEnum):
+    """How a run ended. Only `COMPLETE` has the engine's own finish reason."""
+
+    COMPLETE = "complete"
+    STOPPED = "stopped"
+    INTERRUPTED = "interrupted"
+
+
+class Message(Frozen):
+    """One chat message as sent."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class Sampling(Frozen):
+    """Every sampling field Encore sends; none is left to the server's or the model's defaults."""
+
+    seed: BigInt | None = None
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    max_tokens: int = 1024
+    top_logprobs: int = 5
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature < GREEDY_BELOW
+
+    def effective(self) -> Sampling:
+        """The values vLLM really applies (facts read in vllm/sampling_params.py, `__post_init__`)."""
+        if self.greedy:
+            return self.model_copy(update={"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "seed": None})
+        return self.model_copy(
+            update={"temperature": max(self.temperature, MIN_TEMPERATURE), "top_k": max(self.top_k, 0)}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One entry of the engine's top-k at a position."""
+
+    id: int
+    logprob: float | None
+    """Nats; None when unknown."""
+    text: str = ""
+    """The engine's own rendering of this token, for display only."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRecord:
+    """One generated token."""
+
+    id: int
+    logprob: float | None = None
+    """Nats, of the raw distribution (before temperature) unless the engine's logprobs mode says otherwise."""
+    bytes: TokenBytes | None = None
+    """The token's bytes; None where the engine gave none (part of a character it had not finished)."""
+    top: tuple[Alternative, ...] = ()
+    """Alternatives as sent, most likely first."""
+
+
+def known_logprob(value: float | None) -> float | None:
+    """The engine's logprob, or None when it is null, non-finite or the clamp value."""
+    if value is None or not math.isfinite(value) or value <= LOGPROB_FLOOR:
+        return None
+    return value
+
+
+class GenerationRequest(Frozen):
+    """What was asked, complete enough to ask it again."""
+
+    endpoint: Literal["/v1/chat/completions", "/v1/completions"] = "/v1/chat/completions"
+    body: str
+    """The exact JSON body as sent; replay sends this text and nothing else."""
+    model: str
+    messages: tuple[Message, ...]
+    sampling: Sampling
+    effective: Sampling
+    prompt_token_ids: tuple[int, ...] = ()
+    """As rendered by the engine's chat template; empty when the engine does not report them."""
+
+
+class Completion(Frozen):
+    """What came back."""
+
+    tokens: tuple[TokenRecord, ...]
+    text: str
+    """Raw model text, as streamed; special tokens are skipped by the engine."""
+    status: Status
+    finish_reason: str | None = None
+    """The engine's word ("stop", "length"); None unless status is complete."""
+    detail: str = ""
+    """Why a run was interrupted, for people."""
+    reported_tokens: int | None = None
+    """`usage.completion_tokens`; differs from `len(tokens)` only if something was lost."""
+    cached_prompt_tokens: int | None = None
+    """Prompt tokens served from the prefix cache, when the engine tells."""
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return tuple(token.id for token in self.tokens)
+
+
+class EngineFingerprint(Frozen):
+    """Which engine answered. None is "unknown", never a guess.
+
+    Everything here can change the bits of an answer, or says that it cannot; addresses, ports and
+    keys are not part of it.
+    """
+
+    model: str
+    model_revision: str | None = None
+    weights_digest: str | None = None
+    tokenizer_digest: str | None = None
+    chat_template_digest: str | None = None
+    config_digest: str | None = None
+    vllm_version: str | None = None
+    torch_version: str | None = None
+    cuda_version: str | None = None
+    driver_version: str | None = None
+    device: Literal["cpu", "cuda"] | None = None
+    device_names: tuple[str, ...] = ()
+    device_memory_bytes: BigInt | None = None
+    cpu_model: str | None = None
+    cpu_flags: tuple[str, ...] = ()
+    threads: int | None = None
+    profile: str | None = None
+    argv: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    lock_digest: str | None = None
+    dtype: str | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    tensor_parallel_size: int | None = None
+    attention_backend: str | None = None
+    enforce_eager: bool | None = None
+    batch_invariant: bool | None = None
+    prefix_caching: bool | None = None
+    logprobs_mode: str | None = None
+    engine_seed: BigInt | None = None
+    system_fingerprint: str | None = None
+    """vLLM's own hash: does not show weights, GPU, driver, prefix caching or batch invariance."""
+
+    @cached_property
+    def digest(self) -> str:
+        return content_digest(self.model_dump(mode="json"))
+
+
+class Receipt(Frozen):
+    """Request, completion and engine of one run."""
+
+    format: Literal[1] = FORMAT
+    request: GenerationRequest
+    completion: Completion
+    engine: EngineFingerprint
+
+    @cached_property
+    def digest(self) -> str:
+        """`sha256:…` over the canonical JSON of everything in the receipt."""
+        return content_digest(self.model_dump(mode="json"))
+
+    def to_json(self) -> str:
+        """Strict JSON with the digest beside the content; `parse_receipt` reads it back."""
+        document = {"digest": self.digest, "receipt": self.model_dump(mode="json")}
+        return rfc8785.dumps(document).decode()
+
+
+def content_digest(document: Any) -> str:
+    """`sha256:<hex>` of the RFC 8785 canonical JSON of `document` (no floats but finite ones)."""
+    return "sha256:" + hashlib.sha256(rfc8785.dumps(document)).hexdigest()
+
+
+def parse_receipt(text: str | bytes) -> Receipt:
+    """Read what `Receipt.to_json` wrote and re-derive its digest.
+
+    Raises `ReceiptInvalid` naming the field at fault, or both digests when they differ.
+    """
+    try:
+        document = _Exported.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise ReceiptInvalid(
+            f"This is not an Encore receipt (format {FORMAT}): {where}: {first['msg']}.",
+            "Export it again with encore export.",
+        ) from None
+    if document.receipt.digest != document.digest:
+        raise ReceiptInvalid(
+            f"The receipt says {document.digest[:19]} but its content hashes to {document.receipt.digest[:19]}.",
+            "It was changed after it was recorded; use the original.",
+        )
+    return document.receipt
+
+
+class _Exported(Frozen):
+    digest: str
+    receipt: Receipt
