@@ -1,0 +1,282 @@
+"""Talks to one OpenAI-compatible engine: streaming, state, identity.
+
+A request is sent once and exactly as recorded: the body is the receipt's text, byte for byte, and
+nothing is retried (a second attempt would be another run). What goes wrong leaves here as an
+`EngineError` with advice; no exception of the HTTP libraries passes this module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import httpx
+import openai
+from openai import AsyncOpenAI, AsyncStream
+from prometheus_client.parser import text_string_to_metric_families
+
+from llm_backend.engine.fold import Delta, StreamFold
+from llm_backend.engine.manifest import read_manifest
+from llm_backend.errors import (
+    EngineError,
+    EngineInterrupted,
+    EngineNotReady,
+    EngineRejected,
+    EngineUnreachable,
+    ModelNotServed,
+    PromptTooLong,
+)
+from llm_backend.receipt import EngineFingerprint, GenerationRequest, Message
+
+PROBE_TIMEOUT = 5.0
+"""Seconds for the small requests (health, version, models, metrics, tokenize)."""
+
+RUNNING_METRIC = "vllm:num_requests_running"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """Whether the engine can take a request now."""
+
+    kind: Literal["ready", "loading", "unreachable", "dead"]
+    detail: str = ""
+
+
+class EngineClient:
+    """One engine at `url` (without `/v1`)."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        manifest_file: Path | None = None,
+        stall_timeout: float = 300.0,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self._manifest_file = manifest_file
+        self._stall_timeout = stall_timeout
+        self._seen_ready = False
+        self._openai = AsyncOpenAI(
+            base_url=f"{self.url}/v1",
+            api_key=api_key or "none",
+            max_retries=0,
+            timeout=openai.Timeout(stall_timeout, connect=PROBE_TIMEOUT),
+            # A proxy variable must not reroute requests meant for this machine's engine.
+            http_client=openai.DefaultAsyncHttpxClient(trust_env=False),
+        )
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._http = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=PROBE_TIMEOUT, trust_env=False)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._openai.close()
+        await self._http.aclose()
+
+    async def state(self) -> EngineState:
+        """Ask `/health` and `/v1/models`; never raises for an engine that is merely absent."""
+        try:
+            health = await self._http.get("/health")
+            served = await self._served() if health.is_success else ()
+        except EngineError as error:
+            return EngineState("loading", error.problem)
+        except httpx.HTTPError:
+            if self._launching():
+                return EngineState("loading")
+            return EngineState("dead" if self._seen_ready else "unreachable")
+        if health.is_success and served:
+            self._seen_ready = True
+            return EngineState("ready")
+        return EngineState("dead" if self._seen_ready else "loading", f"/health answers {health.status_code}")
+
+    def _launching(self) -> bool:
+        manifest = self._manifest()
+        if manifest is None or manifest.pid is None:
+            return False
+        try:
+            os.kill(manifest.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True
+        return True
+
+    def _manifest(self) -> Any:
+        manifest = read_manifest(self._manifest_file) if self._manifest_file else None
+        return manifest if manifest is not None and manifest.url.rstrip("/") == self.url else None
+
+    async def identity(self) -> EngineFingerprint:
+        """Who answers now: the launch manifest, if this launch wrote it, joined with what the API tells.
+
+        Raises `EngineUnreachable` or `EngineNotReady`. Fields nobody tells stay None.
+        """
+        try:
+            models, version = await asyncio.gather(self._models(), self._version())
+        except httpx.HTTPError:
+            raise EngineUnreachable(self.url) from None
+        if not models:
+            raise EngineNotReady("The engine serves no model yet.", "Wait for it to finish loading.")
+        told: dict[str, Any] = {"model": models[0]["id"]}
+        if version is not None:
+            told["vllm_version"] = version
+        if models[0].get("max_model_len"):
+            told["max_model_len"] = models[0]["max_model_len"]
+        manifest = self._manifest()
+        # A manifest of another version belongs to an engine that has since been replaced.
+        if manifest is not None and version in (None, manifest.fingerprint.vllm_version):
+            fingerprint: EngineFingerprint = manifest.fingerprint.model_copy(update=told)
+            return fingerprint
+        return EngineFingerprint(**told)
+
+    async def _models(self) -> list[dict[str, Any]]:
+        response = await self._http.get("/v1/models")
+        if response.status_code in (401, 403):
+            raise EngineRejected(
+                f"The engine at {self.url} refused the key (HTTP {response.status_code}).",
+                "Set ENCORE_API_KEY to the key the engine was started with.",
+            )
+        if not response.is_success:
+            raise EngineNotReady(
+                f"The engine at {self.url} answers HTTP {response.status_code}.", "Wait, or look into llm.log."
+            )
+        data = response.json().get("data")
+        return [model for model in data or [] if model.get("id")]
+
+    async def _served(self) -> tuple[str, ...]:
+        return tuple(model["id"] for model in await self._models())
+
+    async def _version(self) -> str | None:
+        response = await self._http.get("/version")
+        try:
+            version = response.json().get("version") if response.is_success else None
+        except ValueError:
+            return None
+        # A local build suffix ("+cpu") is the same source release; the manifest records the build.
+        return str(version) if version else None
+
+    async def prompt_tokens(self, model: str, messages: tuple[Message, ...]) -> int | None:
+        """Length of the rendered prompt in tokens, or None where the engine cannot tell."""
+        body = {"model": model, "messages": [message.model_dump() for message in messages]}
+        try:
+            response = await self._http.post("/tokenize", json=body)
+            count = response.json().get("count") if response.is_success else None
+        except (httpx.HTTPError, ValueError):
+            return None
+        return count if isinstance(count, int) else None
+
+    async def running(self) -> int | None:
+        """Requests in flight on the engine now, or None where `/metrics` does not say."""
+        try:
+            response = await self._http.get("/metrics")
+        except httpx.HTTPError:
+            return None
+        lines = "\n".join(line for line in response.text.splitlines() if line.startswith(RUNNING_METRIC))
+        samples = [s for family in text_string_to_metric_families(lines + "\n") for s in family.samples]
+        return int(sum(sample.value for sample in samples)) if samples else None
+
+    def stream(self, request: GenerationRequest) -> EngineStream:
+        """Send `request.body` as it stands; iterate the result inside `async with`."""
+        return EngineStream(self, request)
+
+    async def _open(self, request: GenerationRequest) -> AsyncStream[Any]:
+        try:
+            return await self._openai.post(
+                request.endpoint.removeprefix("/v1"),
+                content=request.body.encode(),
+                options={"headers": {"Content-Type": "application/json"}},
+                cast_to=object,
+                stream=True,
+                stream_cls=AsyncStream[Any],
+            )
+        except openai.APITimeoutError:
+            raise EngineInterrupted(0, f"nothing came for {self._stall_timeout:.0f} s") from None
+        except openai.APIConnectionError:
+            raise EngineUnreachable(self.url) from None
+        except openai.APIStatusError as error:
+            raise await self._refusal(error, request) from None
+
+    async def _refusal(self, error: openai.APIStatusError, request: GenerationRequest) -> EngineError:
+        message = _message_of(error)
+        if error.status_code >= 500:
+            return EngineNotReady(
+                f"The engine failed to answer (HTTP {error.status_code}: {message}).",
+                "If it does not recover, restart it with ./start.sh; details are in llm.log.",
+            )
+        if error.status_code == 404 and "model" in message.lower():
+            return ModelNotServed(request.model, await self._served())
+        if re.search(r"maximum (context|model) length|max_model_len|context length", message):
+            identity = await self.identity()
+            if identity.max_model_len is not None:
+                return PromptTooLong(None, request.sampling.max_tokens, identity.max_model_len)
+        if error.status_code in (401, 403):
+            return EngineRejected("The engine refused the key.", "Set ENCORE_API_KEY to the engine's key.")
+        return EngineRejected(
+            f"The engine refused the request: {message}", "Change the setting it names and ask again."
+        )
+
+
+class EngineStream:
+    """One answer arriving. `fold` holds what the stream told besides its deltas."""
+
+    def __init__(self, client: EngineClient, request: GenerationRequest) -> None:
+        self.fold = StreamFold()
+        self._client = client
+        self._request = request
+        self._response: AsyncStream[Any] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._response = await self._client._open(self._request)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Closing the connection is what makes vLLM abort a generation nobody waits for.
+        if self._response is not None:
+            await self._response.close()
+
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        """Deltas until the engine's finish; raises `EngineInterrupted` when it ends any other way."""
+        assert self._response is not None, "iterate inside `async with`"
+        count = 0
+        try:
+            async for chunk in self._response:
+                if not isinstance(chunk, dict):
+                    raise EngineInterrupted(count, "it sent something that is not a chunk")
+                delta = self.fold.feed(chunk)
+                count += len(delta.tokens)
+                if delta.text or delta.tokens:
+                    yield delta
+        except openai.APITimeoutError:
+            raise EngineInterrupted(count, f"nothing came for {self._client._stall_timeout:.0f} s") from None
+        except openai.APIConnectionError:
+            raise EngineInterrupted(count, "the connection broke") from None
+        except openai.APIError as error:
+            raise EngineInterrupted(count, f"the engine reported: {error.message}") from None
+        except json.JSONDecodeError:
+            raise EngineInterrupted(count, "it sent unreadable data") from None
+        if self.fold.finish_reason is None:
+            raise EngineInterrupted(count, "the stream ended without a finish reason")
+
+
+def _message_of(error: openai.APIStatusError) -> str:
+    """The server's own sentence, without the JSON around it."""
+    body = error.body
+    if isinstance(body, dict):
+        body = body.get("message") or (body.get("error") or {})
+        if isinstance(body, dict):
+            body = body.get("message")
+    text = str(body or error.message).strip().splitlines()
+    return text[0][:300] if text else f"HTTP {error.status_code}"

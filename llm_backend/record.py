@@ -1,0 +1,205 @@
+"""Recording a run: stream an answer and keep a receipt of it, however it ends.
+
+The store holds the run from its first token. A run that completes, is stopped (the task is
+cancelled) or is interrupted (the engine broke off) leaves a receipt with that status; a request the
+engine refused before the first token leaves nothing, because nothing was generated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import Literal, Self
+
+from llm_backend.engine.client import EngineClient, EngineStream
+from llm_backend.engine.fold import Delta
+from llm_backend.errors import EngineInterrupted, PromptTooLong
+from llm_backend.receipt import (
+    Completion,
+    EngineFingerprint,
+    GenerationRequest,
+    Message,
+    Receipt,
+    Sampling,
+    Status,
+    TokenRecord,
+)
+from llm_backend.store import Run, Store
+
+FLUSH_TOKENS = 64
+FLUSH_SECONDS = 1.0
+"""How much of a running answer a crash can cost: whichever is reached first."""
+
+
+def build_request(model: str, messages: Sequence[Message], sampling: Sampling) -> GenerationRequest:
+    """The request for a new run, every sampling field explicit so that no server default applies."""
+    body = {
+        "model": model,
+        "messages": [message.model_dump() for message in messages],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **sampling.model_dump(exclude={"top_logprobs"}, exclude_none=True),
+        "logprobs": True,
+        "top_logprobs": sampling.top_logprobs,
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
+    }
+    return GenerationRequest(
+        body=json.dumps(body, ensure_ascii=False),
+        model=model,
+        messages=tuple(messages),
+        sampling=sampling,
+        effective=sampling.effective(),
+    )
+
+
+class Recording:
+    """One run being recorded; see `record`. Afterwards `run` and `receipt` tell what was kept."""
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        store: Store,
+        request: GenerationRequest,
+        *,
+        chat_id: str,
+        kind: Literal["ask", "replay"] = "ask",
+        reference_run_id: str | None = None,
+    ) -> None:
+        self.tokens: list[TokenRecord] = []
+        self.run: Run | None = None
+        self.receipt: Receipt | None = None
+        self._engine = engine
+        self._store = store
+        self._request = request
+        self._chat_id = chat_id
+        self._kind: Literal["ask", "replay"] = kind
+        self._reference_run_id = reference_run_id
+        self._texts: list[str] = []
+        self._flushed_tokens = 0
+        self._flushed_texts = 0
+        self._flushed_at = 0.0
+
+    async def __aenter__(self) -> Self:
+        self._fingerprint, self._neighbours, _ = await asyncio.gather(
+            self._engine.identity(), self._engine.running(), self._check_budget()
+        )
+        self._started = time.monotonic()
+        self._ttft_s: float | None = None
+        self._stream: EngineStream = await self._engine.stream(self._request).__aenter__()
+        return self
+
+    async def _check_budget(self) -> None:
+        """Refuse before sending what cannot fit, with the real numbers (the engine's own may be wrong)."""
+        if self._request.prompt_token_ids:
+            return  # A replay: the recorded request goes out as it is.
+        request = self._request
+        prompt, identity = await asyncio.gather(
+            self._engine.prompt_tokens(request.model, request.messages), self._engine.identity()
+        )
+        budget, context = request.sampling.max_tokens, identity.max_model_len
+        if prompt is not None and context is not None and prompt + budget > context:
+            raise PromptTooLong(prompt, budget, context)
+
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        async for delta in self._stream:
+            if self._ttft_s is None:
+                self._ttft_s = time.monotonic() - self._started
+            self.tokens.extend(delta.tokens)
+            self._texts.append(delta.text)
+            if self.run is None:
+                await self._begin()
+            yield delta
+            if self._flush_due():
+                await self._flush()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stream.__aexit__(kind, error, trace)
+        if error is None:
+            status, detail = Status.COMPLETE, ""
+        elif isinstance(error, EngineInterrupted):
+            status, detail = Status.INTERRUPTED, error.reason
+        elif isinstance(error, asyncio.CancelledError | GeneratorExit):
+            status, detail = Status.STOPPED, ""
+        else:
+            status, detail = Status.INTERRUPTED, f"{type(error).__name__} in Encore itself"
+        # The task may already be cancelled: what was generated is kept all the same.
+        await asyncio.shield(asyncio.ensure_future(self._finish(status, detail)))
+
+    async def _begin(self) -> None:
+        fold = self._stream.fold
+        self._request = self._request.model_copy(update={"prompt_token_ids": fold.prompt_token_ids})
+        self.run = await self._store.begin(
+            self._request,
+            self._fingerprint,
+            chat_id=self._chat_id,
+            kind=self._kind,
+            reference_run_id=self._reference_run_id,
+            neighbours=self._neighbours,
+            engine_url=self._engine.url,
+        )
+        self._flushed_at = time.monotonic()
+
+    def _flush_due(self) -> bool:
+        waiting = len(self.tokens) - self._flushed_tokens
+        return waiting >= FLUSH_TOKENS or time.monotonic() - self._flushed_at >= FLUSH_SECONDS
+
+    async def _flush(self) -> None:
+        assert self.run is not None
+        start = self._flushed_tokens
+        text = "".join(self._texts[self._flushed_texts :])
+        await self._store.append(self.run.id, start, self.tokens[start:], text)
+        self._flushed_tokens, self._flushed_texts = len(self.tokens), len(self._texts)
+        self._flushed_at = time.monotonic()
+
+    async def _finish(self, status: Status, detail: str) -> None:
+        duration_s = time.monotonic() - self._started
+        if self.run is None:
+            await self._begin()
+        assert self.run is not None
+        fold = self._stream.fold
+        self.receipt = Receipt(
+            request=self._request,
+            completion=Completion(
+                tokens=tuple(self.tokens),
+                text="".join(self._texts),
+                status=status,
+                finish_reason=fold.finish_reason if status is Status.COMPLETE else None,
+                detail=detail,
+                reported_tokens=fold.reported_tokens,
+                cached_prompt_tokens=fold.cached_prompt_tokens,
+            ),
+            engine=self._fingerprint.model_copy(update={"system_fingerprint": fold.system_fingerprint}),
+        )
+        self.run = await self._store.finish(
+            self.run.id, self.receipt, ttft_s=self._ttft_s, duration_s=duration_s
+        )
+
+
+def record(
+    engine: EngineClient,
+    store: Store,
+    request: GenerationRequest,
+    *,
+    chat_id: str,
+    kind: Literal["ask", "replay"] = "ask",
+    reference_run_id: str | None = None,
+) -> Recording:
+    """Record one run.
+
+        async with record(engine, store, request, chat_id=chat) as recording:
+            async for delta in recording:
+                show(delta.text)
+        recording.run, recording.receipt
+
+    Entering raises `PromptTooLong`, `EngineRejected`, `EngineUnreachable` or `EngineNotReady`, with
+    nothing stored. Iterating raises `EngineInterrupted`; the run is stored before it propagates.
+    """
+    return Recording(
+        engine, store, request, chat_id=chat_id, kind=kind, reference_run_id=reference_run_id
+    )
