@@ -84,25 +84,20 @@ class Recording:
         self._flushed_at = 0.0
 
     async def __aenter__(self) -> Self:
-        self._fingerprint, self._neighbours, _ = await asyncio.gather(
-            self._engine.identity(), self._engine.running(), self._check_budget()
+        request = self._request
+        self._fingerprint, self._neighbours, prompt_tokens = await asyncio.gather(
+            self._engine.identity(),
+            self._engine.running(),
+            self._engine.prompt_tokens(request.model, request.messages),
         )
+        # Refused before sending, with the real numbers: the engine's own message may quote others.
+        budget, context = request.sampling.max_tokens, self._fingerprint.max_model_len
+        if prompt_tokens is not None and context is not None and prompt_tokens + budget > context:
+            raise PromptTooLong(prompt_tokens, budget, context)
         self._started = time.monotonic()
         self._ttft_s: float | None = None
-        self._stream: EngineStream = await self._engine.stream(self._request).__aenter__()
+        self._stream: EngineStream = await self._engine.stream(request).__aenter__()
         return self
-
-    async def _check_budget(self) -> None:
-        """Refuse before sending what cannot fit, with the real numbers (the engine's own may be wrong)."""
-        if self._request.prompt_token_ids:
-            return  # A replay: the recorded request goes out as it is.
-        request = self._request
-        prompt, identity = await asyncio.gather(
-            self._engine.prompt_tokens(request.model, request.messages), self._engine.identity()
-        )
-        budget, context = request.sampling.max_tokens, identity.max_model_len
-        if prompt is not None and context is not None and prompt + budget > context:
-            raise PromptTooLong(prompt, budget, context)
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
         async for delta in self._stream:

@@ -1,0 +1,299 @@
+"""A scripted OpenAI-compatible engine, for faults and extremes a real one will not produce on demand.
+
+Each request takes the next queued `Reply`; without one it answers from a fixed default. Tokens are
+words and spaces, ids and logprobs are functions of the text, so equal scripts give equal tokens.
+Every request body is kept as received (`bodies`). Run it by itself with
+
+    python tests/scripted_engine.py --port 8123
+
+and drive it over HTTP: POST /script with a JSON list of replies, GET /bodies for what arrived.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import threading
+import zlib
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+DEFAULT_TEXT = (
+    "<think>\nMultiply 235 by 478. 235 × 400 = 94000, 235 × 78 = 18330, the sum is 112330.\n</think>\n\n"
+    "The product is \\(235 \\times 478 = 112330\\), so the answer is \\(\\boxed{112330}\\)."
+)
+
+Ending = Literal["finish", "close", "error", "garbage", "stall", "no_finish"]
+Logprobs = Literal["normal", "null", "clamped", "none", "missing_some"]
+Channel = Literal["content", "reasoning", "reasoning_content"]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One scripted answer. Defaults make an ordinary, complete one."""
+
+    text: str = DEFAULT_TEXT
+    fork_at: int | None = None
+    """From this position on every token is another one."""
+    drift: float = 0.0
+    """Added to every logprob (nats)."""
+    finish_reason: str = "stop"
+    ending: Ending = "finish"
+    ending_after: int | None = None
+    """Tokens before `ending` strikes; None means after the last."""
+    tokens_per_second: float | None = None
+    tokens_per_chunk: int = 1
+    logprobs: Logprobs = "normal"
+    token_ids: bool = True
+    channel: Channel = "content"
+    status: int = 200
+    error: str = ""
+    """With status ≥ 400: the message in the error body."""
+    prompt_suffix: str = ""
+    """Makes the rendered prompt (and its ids) another one, as a changed chat template would."""
+
+
+@dataclass
+class Script:
+    """What the engine is told and what it saw; safe to touch from the test's thread."""
+
+    model: str = "scripted"
+    version: str = "0.0.0-scripted"
+    max_model_len: int = 65536
+    health: int = 200
+    running: float = 0.0
+    replies: deque[Reply] = field(default_factory=deque)
+    bodies: list[bytes] = field(default_factory=list)
+    in_flight: int = 0
+    default: Reply = field(default_factory=Reply)
+
+    def enqueue(self, *replies: Reply) -> None:
+        self.replies.extend(replies)
+
+
+def tokenize(text: str) -> list[str]:
+    """Words with their leading space, digits one by one, everything else character by character."""
+    return re.findall(r" ?[A-Za-z]+|\d|.", text, re.DOTALL)
+
+
+def token_id(token: str) -> int:
+    return zlib.crc32(token.encode()) % 50_000
+
+
+def _logprob(token: str, position: int) -> float:
+    return -(zlib.crc32(f"{token}:{position}".encode()) % 1000) / 1000.0
+
+
+class ScriptedEngine:
+    """The ASGI application around a `Script`."""
+
+    def __init__(self, script: Script | None = None) -> None:
+        self.script = script or Script()
+        self.app = Starlette(
+            routes=[
+                Route("/health", self.health),
+                Route("/version", self.version),
+                Route("/v1/models", self.models),
+                Route("/metrics", self.metrics),
+                Route("/tokenize", self.tokenize, methods=["POST"]),
+                Route("/v1/chat/completions", self.chat, methods=["POST"]),
+                Route("/script", self.set_script, methods=["POST"]),
+                Route("/bodies", self.get_bodies),
+            ]
+        )
+
+    async def health(self, _: Request) -> Response:
+        return Response(status_code=self.script.health)
+
+    async def version(self, _: Request) -> Response:
+        return JSONResponse({"version": self.script.version})
+
+    async def models(self, _: Request) -> Response:
+        if self.script.health != 200:
+            return Response(status_code=503)
+        model = {"id": self.script.model, "object": "model", "max_model_len": self.script.max_model_len}
+        return JSONResponse({"object": "list", "data": [model]})
+
+    async def metrics(self, _: Request) -> Response:
+        running = self.script.running + self.script.in_flight
+        return PlainTextResponse(
+            "# TYPE vllm:num_requests_running gauge\n"
+            f'vllm:num_requests_running{{engine="0",model_name="{self.script.model}"}} {running}\n'
+        )
+
+    async def tokenize(self, request: Request) -> Response:
+        return JSONResponse({"count": len(_prompt(await request.json(), ""))})
+
+    async def set_script(self, request: Request) -> Response:
+        """Body: a list of replies to queue, or an object with Script fields to set (health, running…)."""
+        wanted = await request.json()
+        if isinstance(wanted, list):
+            self.script.enqueue(*(Reply(**reply) for reply in wanted))
+        else:
+            known = {f.name for f in fields(Script)} - {"replies", "bodies", "default"}
+            for name, value in wanted.items():
+                if name == "default":
+                    self.script.default = Reply(**value)
+                elif name in known:
+                    setattr(self.script, name, value)
+                else:
+                    return JSONResponse({"error": f"unknown field {name}"}, status_code=400)
+        return JSONResponse({"queued": [asdict(reply) for reply in self.script.replies]})
+
+    async def get_bodies(self, _: Request) -> Response:
+        return JSONResponse([body.decode() for body in self.script.bodies])
+
+    async def chat(self, request: Request) -> Response:
+        raw = await request.body()
+        self.script.bodies.append(raw)
+        body = json.loads(raw)
+        reply = self.script.replies.popleft() if self.script.replies else self.script.default
+        if reply.status >= 400:
+            error = {"message": reply.error, "type": "BadRequestError", "code": reply.status}
+            return JSONResponse({"error": error}, status_code=reply.status)
+        if body.get("model") != self.script.model:
+            message = f"The model `{body.get('model')}` does not exist."
+            return JSONResponse({"error": {"message": message, "code": 404}}, status_code=404)
+        return StreamingResponse(self._stream(body, reply), media_type="text/event-stream")
+
+    async def _stream(self, body: dict[str, Any], reply: Reply) -> AsyncIterator[str]:
+        self.script.in_flight += 1
+        try:
+            async for line in self._lines(body, reply):
+                yield line
+        finally:
+            self.script.in_flight -= 1
+
+    async def _lines(self, body: dict[str, Any], reply: Reply) -> AsyncIterator[str]:
+        def chunk(**fields: Any) -> str:
+            return f"data: {json.dumps({'object': 'chat.completion.chunk', 'model': self.script.model, **fields})}\n\n"
+
+        limit = int(body.get("max_tokens") or 10**9)
+        tokens = tokenize(reply.text)
+        cut, tokens = len(tokens) > limit, tokens[:limit]
+        head: dict[str, Any] = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}
+        if reply.token_ids and body.get("return_token_ids"):
+            head["prompt_token_ids"] = _prompt(body, reply.prompt_suffix)
+        yield chunk(**head)
+        strike = len(tokens) if reply.ending_after is None else reply.ending_after
+        thinking = False
+        for start in range(0, min(len(tokens), strike), reply.tokens_per_chunk):
+            part = tokens[start : min(start + reply.tokens_per_chunk, strike)]
+            shown = [
+                _forked(token) if reply.fork_at is not None and start + offset >= reply.fork_at else token
+                for offset, token in enumerate(part)
+            ]
+            delta, thinking = _delta("".join(shown), reply.channel, thinking)
+            choice: dict[str, Any] = {"index": 0, "delta": delta}
+            choice["logprobs"] = _logprobs(shown, start, reply, int(body.get("top_logprobs") or 0))
+            if reply.token_ids and body.get("return_token_ids"):
+                choice["token_ids"] = [token_id(token) for token in shown]
+            yield chunk(choices=[choice])
+            if reply.tokens_per_second:
+                await asyncio.sleep(len(part) / reply.tokens_per_second)
+        if reply.ending == "close":
+            raise ConnectionResetError("scripted: the engine goes away")
+        if reply.ending == "error":
+            yield f"data: {json.dumps({'error': {'message': 'EngineCore died', 'code': 500}})}\n\n"
+            return
+        if reply.ending == "garbage":
+            yield "data: {not json\n\n"
+            return
+        if reply.ending == "stall":
+            await asyncio.sleep(3600)
+        if reply.ending == "no_finish":
+            return
+        finish = "length" if cut else reply.finish_reason
+        yield chunk(choices=[{"index": 0, "delta": {}, "logprobs": None, "finish_reason": finish}])
+        usage = {"prompt_tokens": len(_prompt(body, "")), "completion_tokens": len(tokens)}
+        yield chunk(choices=[], usage=usage, system_fingerprint=f"scripted-{self.script.version}")
+        yield "data: [DONE]\n\n"
+
+
+def _prompt(body: dict[str, Any], suffix: str) -> list[int]:
+    rendered = "".join(f"<|{m['role']}|>{m['content']}<|end|>" for m in body.get("messages", []))
+    return [token_id(token) for token in tokenize(rendered + "<|assistant|>" + suffix)]
+
+
+def _forked(token: str) -> str:
+    return token[::-1] + "~" if token.strip() else token + " "
+
+
+def _delta(text: str, channel: Channel, thinking: bool) -> tuple[dict[str, Any], bool]:
+    """Where the text goes: all in content, or reasoning split off as a server-side parser does."""
+    if channel == "content":
+        return {"content": text}, False
+    delta: dict[str, Any] = {}
+    if "<" in text or ">" in text or "think" in text:
+        # Tag pieces vanish; the state flips on the word itself, opening first, closing second.
+        return {"content": None}, (not thinking if "think" in text else thinking)
+    delta[channel if thinking else "content"] = text
+    return delta, thinking
+
+
+def _logprobs(tokens: list[str], start: int, reply: Reply, top: int) -> dict[str, Any] | None:
+    if reply.logprobs == "none":
+        return None
+    content = []
+    for offset, token in enumerate(tokens):
+        position = start + offset
+        if reply.logprobs == "missing_some" and position % 3 == 0:
+            continue
+        value: float | None = _logprob(token, position) + reply.drift
+        if reply.logprobs == "null":
+            value = None
+        elif reply.logprobs == "clamped" and position % 5 == 0:
+            value = -9999.0
+        runner_up = f"token_id:{token_id(_forked(token))}"
+        alternatives = [(f"token_id:{token_id(token)}", value), (runner_up, (value or 0.0) - 0.05)][:top]
+        content.append(
+            {
+                "token": f"token_id:{token_id(token)}",
+                "logprob": value,
+                "bytes": list(token.encode()),
+                "top_logprobs": [{"token": t, "logprob": lp, "bytes": None} for t, lp in alternatives],
+            }
+        )
+    return {"content": content}
+
+
+@contextmanager
+def serving(engine: ScriptedEngine, port: int = 0) -> Iterator[str]:
+    """Serve in a thread of this process; yields the base URL once it accepts requests."""
+    config = uvicorn.Config(
+        engine.app, port=port, log_level="warning", ws="none", lifespan="off", timeout_graceful_shutdown=1
+    )
+    server = uvicorn.Server(config)
+    socket = config.bind_socket()
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]}, daemon=True)
+    thread.start()
+    try:
+        # The socket listens from bind on; the first request waits until the loop accepts.
+        yield f"http://127.0.0.1:{socket.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(timeout=10)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--port", type=int, default=8123)
+    parser.add_argument("--model", default="scripted")
+    options = parser.parse_args()
+    engine = ScriptedEngine(Script(model=options.model))
+    uvicorn.run(engine.app, host="127.0.0.1", port=options.port, log_level="warning", ws="none")
+
+
+if __name__ == "__main__":
+    main()
