@@ -93,7 +93,8 @@ class Sampling(Frozen):
     def effective(self) -> Sampling:
         """The values vLLM really applies (facts read in vllm/sampling_params.py, `__post_init__`)."""
         if self.greedy:
-            return self.model_copy(update={"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "seed": None})
+            neutral = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "seed": None}
+            return self.model_copy(update=neutral)
         return self.model_copy(
             update={"temperature": max(self.temperature, MIN_TEMPERATURE), "top_k": max(self.top_k, 0)}
         )
@@ -250,7 +251,8 @@ def parse_receipt(text: str | bytes) -> Receipt:
         ) from None
     if document.receipt.digest != document.digest:
         raise ReceiptInvalid(
-            f"The receipt says {document.digest[:19]} but its content hashes to {document.receipt.digest[:19]}.",
+            f"The receipt says {document.digest[:19]} but its content hashes to "
+            f"{document.receipt.digest[:19]}.",
             "It was changed after it was recorded; use the original.",
         )
     return document.receipt

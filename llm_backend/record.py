@@ -19,7 +19,6 @@ from llm_backend.engine.fold import Delta
 from llm_backend.errors import EngineInterrupted, PromptTooLong
 from llm_backend.receipt import (
     Completion,
-    EngineFingerprint,
     GenerationRequest,
     Message,
     Receipt,
@@ -195,6 +194,4 @@ def record(
     Entering raises `PromptTooLong`, `EngineRejected`, `EngineUnreachable` or `EngineNotReady`, with
     nothing stored. Iterating raises `EngineInterrupted`; the run is stored before it propagates.
     """
-    return Recording(
-        engine, store, request, chat_id=chat_id, kind=kind, reference_run_id=reference_run_id
-    )
+    return Recording(engine, store, request, chat_id=chat_id, kind=kind, reference_run_id=reference_run_id)

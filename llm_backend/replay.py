@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from llm_backend.compare import Comparison, compare
 from llm_backend.diagnose import Diagnosis, diagnose
 from llm_backend.engine.client import EngineClient
-from llm_backend.record import record
 from llm_backend.receipt import Receipt
+from llm_backend.record import record
 from llm_backend.store import Run, Store
 
 

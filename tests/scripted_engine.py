@@ -177,7 +177,8 @@ class ScriptedEngine:
 
     async def _lines(self, body: dict[str, Any], reply: Reply) -> AsyncIterator[str]:
         def chunk(**fields: Any) -> str:
-            return f"data: {json.dumps({'object': 'chat.completion.chunk', 'model': self.script.model, **fields})}\n\n"
+            document = {"object": "chat.completion.chunk", "model": self.script.model, **fields}
+            return f"data: {json.dumps(document)}\n\n"
 
         limit = int(body.get("max_tokens") or 10**9)
         tokens = tokenize(reply.text)
@@ -287,7 +288,9 @@ def serving(engine: ScriptedEngine, port: int = 0) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--port", type=int, default=8123)
     parser.add_argument("--model", default="scripted")
     options = parser.parse_args()

@@ -73,7 +73,9 @@ class EngineClient:
             http_client=openai.DefaultAsyncHttpxClient(trust_env=False),
         )
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._http = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=PROBE_TIMEOUT, trust_env=False)
+        self._http = httpx.AsyncClient(
+            base_url=self.url, headers=headers, timeout=PROBE_TIMEOUT, trust_env=False
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -149,7 +151,8 @@ class EngineClient:
             )
         if not response.is_success:
             raise EngineNotReady(
-                f"The engine at {self.url} answers HTTP {response.status_code}.", "Wait, or look into llm.log."
+                f"The engine at {self.url} answers HTTP {response.status_code}.",
+                "Wait, or look into llm.log.",
             )
         data = response.json().get("data")
         return [model for model in data or [] if model.get("id")]
