@@ -1,0 +1,320 @@
+"""Compare two receipts token by token: the verdict, and the measurements behind it.
+
+Positions are compared in order and the comparison stops at the first different token: what follows
+was generated from another prefix. Values the engine did not give (`None`) never count as different.
+A side that was cut short (stopped, interrupted, or at its token limit) is compared over what exists.
+
+Verdict, in order of the questions asked:
+
+(1) `INCOMPARABLE`  another model or prompt, no token ids, or nothing generated
+(2) `DIVERGED`      some position holds another token, or one side ended on its own and the other went on
+(3) `DRIFTED`       same tokens, some known logprob differs
+(4) `IDENTICAL`     same tokens, every known logprob equal bit for bit (`level` says if there were any)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Literal
+
+from llm_backend.engine_changes import EngineChange, engine_changes
+from llm_backend.receipt import Frozen, GenerationRequest, Receipt, Status, TokenRecord, known_logprob
+
+NEAR_TIE = 0.125
+"""Nats. One bfloat16 step of a logit between 16 and 32, and the largest margin at which a trained
+model's greedy answer was seen to fork when nothing but the batch changed."""
+
+
+class Verdict(StrEnum):
+    """The answer to "did it come out the same?"."""
+
+    IDENTICAL = "IDENTICAL"
+    DRIFTED = "DRIFTED"
+    DIVERGED = "DIVERGED"
+    INCOMPARABLE = "INCOMPARABLE"
+
+
+class Reason(Frozen):
+    """Why two receipts cannot be compared. `kind` is also the key of its sentence."""
+
+    kind: Literal[
+        "other_model", "other_weights", "other_tokenizer", "other_prompt", "no_token_ids", "nothing_generated"
+    ]
+    reference: str | None = None
+    """What the reference has (model name, digest, number of prompt tokens), where that explains it."""
+    candidate: str | None = None
+    position: int | None = None
+    """First differing prompt token, for `other_prompt` when both prompts are known as ids."""
+
+
+class RequestChange(Frozen):
+    """One sampling field whose effective value differs."""
+
+    field: str
+    reference: str
+    candidate: str
+
+
+class Fork(Frozen):
+    """The first position where the two sides hold different tokens."""
+
+    position: int
+    reference: TokenRecord | None
+    """None when this side had ended."""
+    candidate: TokenRecord | None
+    logprob_margin: float | None
+    """Nats: the reference's most likely token minus the second; None unless both are known."""
+    exact_tie: bool
+    near_tie: bool
+    """Margin at most `NEAR_TIE`; an exact tie is also a near one."""
+    reference_probability: float | None
+    """Of the reference's token, as the reference's engine gave it."""
+    reference_on_candidate: float | None
+    """Of the reference's token in the candidate's recorded alternatives."""
+    candidate_probability: float | None
+    candidate_on_reference: float | None
+
+
+class Comparison(Frozen):
+    """Everything measured between a reference and a candidate; logprob differences are in nats."""
+
+    verdict: Verdict
+    reasons: tuple[Reason, ...] = ()
+    level: Literal["logprobs", "tokens"] = "tokens"
+    """What the verdict rests on: `tokens` when no position has logprobs on both sides."""
+    reference_length: int
+    candidate_length: int
+    compared: int = 0
+    """Positions with equal tokens before the first fork, or all when there is none."""
+    first_divergence: Fork | None = None
+    max_abs_logprob_diff: float | None = None
+    mean_abs_logprob_diff: float | None = None
+    first_drift: int | None = None
+    drifted_positions: int = 0
+    unknown_logprobs: int = 0
+    """Compared positions where at least one side's logprob is unknown; never counted as drift."""
+    first_alternative_drift: int | None = None
+    """First compared position whose recorded alternatives differ; does not decide the verdict."""
+    partial: bool = False
+    """A side was cut short, so equality is known only over the shorter one."""
+    reference_end: str
+    """`stop`, `length`, ... as the engine said, else `stopped` or `interrupted`."""
+    candidate_end: str
+    same_text: bool
+    request_changes: tuple[RequestChange, ...] = ()
+    engine_changes: tuple[EngineChange, ...] = ()
+
+    @property
+    def reproduced(self) -> bool:
+        """Same tokens over everything compared."""
+        return self.verdict in (Verdict.IDENTICAL, Verdict.DRIFTED)
+
+
+def compare(reference: Receipt, candidate: Receipt) -> Comparison:
+    """Compare what was recorded with what was replayed."""
+    before, after = reference.completion, candidate.completion
+    shorter = min(len(before.tokens), len(after.tokens))
+    reasons = tuple(_reasons(reference, candidate))
+    common = Comparison(
+        verdict=Verdict.INCOMPARABLE,
+        reasons=reasons,
+        reference_length=len(before.tokens),
+        candidate_length=len(after.tokens),
+        partial=_cut(reference) or _cut(candidate),
+        reference_end=_end(reference),
+        candidate_end=_end(candidate),
+        same_text=before.text == after.text,
+        request_changes=_request_changes(reference.request, candidate.request),
+        engine_changes=engine_changes(
+            reference.engine, candidate.engine, seeded=_seeded(reference) and _seeded(candidate)
+        ),
+    )
+    if reasons:
+        return common
+    position = _first_difference(before.token_ids, after.token_ids)
+    fork = None
+    if position < shorter or _ended_by_itself(reference, candidate):
+        fork = _fork(before.tokens, after.tokens, position)
+    drift = _measure_drift(before.tokens, after.tokens, position, _same_logprobs_mode(reference, candidate))
+    if fork:
+        verdict = Verdict.DIVERGED
+    else:
+        verdict = Verdict.DRIFTED if drift["drifted_positions"] else Verdict.IDENTICAL
+    return common.model_copy(
+        update={"verdict": verdict, "compared": position, "first_divergence": fork, **drift}
+    )
+
+
+def probability(logprob: float | None) -> float | None:
+    """exp of a logprob in nats; None when unknown, or when the engine reports logits instead."""
+    value = known_logprob(logprob)
+    return math.exp(value) if value is not None and value <= 0 else None
+
+
+def logprob_margin(token: TokenRecord) -> float | None:
+    """Most likely minus second most likely, in nats; None when the record cannot tell.
+
+    Does not trust the order of `top`: vLLM lists the sampled token first, and when that one is not
+    among the k most likely the list is one short.
+    """
+    chosen = known_logprob(token.logprob)
+    others = sorted(
+        (
+            value
+            for other in token.top
+            if other.id != token.id and (value := known_logprob(other.logprob)) is not None
+        ),
+        reverse=True,
+    )
+    if chosen is None or not others:
+        return None
+    if chosen >= others[0]:
+        return chosen - others[0]
+    if len(others) == 1:
+        return None  # the chosen token may be third or later
+    return others[0] - max(chosen, others[1])
+
+
+def logprob_of(token_id: int, where: TokenRecord) -> float | None:
+    """The logprob of `token_id` among the tokens recorded at `where`; None when it is not there."""
+    if where.id == token_id:
+        return known_logprob(where.logprob)
+    for other in where.top:
+        if other.id == token_id:
+            return known_logprob(other.logprob)
+    return None
+
+
+def _reasons(reference: Receipt, candidate: Receipt) -> Iterator[Reason]:
+    for kind, field in (
+        ("other_model", "model"),
+        ("other_weights", "weights_digest"),
+        ("other_tokenizer", "tokenizer_digest"),
+    ):
+        before, after = getattr(reference.engine, field), getattr(candidate.engine, field)
+        if before is not None and after is not None and before != after:
+            yield Reason.model_validate({"kind": kind, "reference": before, "candidate": after})
+    prompt = _other_prompt(reference.request, candidate.request)
+    if prompt:
+        yield prompt
+    sides = (reference.completion, candidate.completion)
+    if any(not side.tokens and side.text for side in sides):
+        yield Reason(kind="no_token_ids")
+    elif any(not side.tokens for side in sides):
+        yield Reason(kind="nothing_generated")
+
+
+def _other_prompt(reference: GenerationRequest, candidate: GenerationRequest) -> Reason | None:
+    before, after = reference.prompt_token_ids, candidate.prompt_token_ids
+    if before and after:
+        if before == after:
+            return None
+        return Reason(
+            kind="other_prompt",
+            reference=str(len(before)),
+            candidate=str(len(after)),
+            position=_first_difference(before, after),
+        )
+    return Reason(kind="other_prompt") if reference.messages != candidate.messages else None
+
+
+def _first_difference(before: tuple[int, ...], after: tuple[int, ...]) -> int:
+    """Length of the common prefix."""
+    for position, (left, right) in enumerate(zip(before, after, strict=False)):
+        if left != right:
+            return position
+    return min(len(before), len(after))
+
+
+def _cut(receipt: Receipt) -> bool:
+    """Whether the side ended before the model did."""
+    return receipt.completion.status is not Status.COMPLETE or receipt.completion.finish_reason == "length"
+
+
+def _ended_by_itself(reference: Receipt, candidate: Receipt) -> bool:
+    """With an equal prefix: whether the shorter side's end was the model's own, against a longer other."""
+    lengths = len(reference.completion.tokens), len(candidate.completion.tokens)
+    if lengths[0] == lengths[1]:
+        return False
+    return not _cut(reference if lengths[0] < lengths[1] else candidate)
+
+
+def _end(receipt: Receipt) -> str:
+    completion = receipt.completion
+    if completion.status is Status.COMPLETE:
+        return completion.finish_reason or "unknown"
+    return completion.status.value
+
+
+def _seeded(receipt: Receipt) -> bool:
+    return receipt.request.sampling.greedy or receipt.request.sampling.seed is not None
+
+
+def _same_logprobs_mode(reference: Receipt, candidate: Receipt) -> bool:
+    """Raw and processed values, or logits, are different quantities: their difference means nothing."""
+    before, after = reference.engine.logprobs_mode, candidate.engine.logprobs_mode
+    return before is None or after is None or before == after
+
+
+def _request_changes(reference: GenerationRequest, candidate: GenerationRequest) -> tuple[RequestChange, ...]:
+    before, after = reference.effective, candidate.effective
+    return tuple(
+        RequestChange(
+            field=field, reference=str(getattr(before, field)), candidate=str(getattr(after, field))
+        )
+        for field in type(before).model_fields
+        if getattr(before, field) != getattr(after, field)
+    )
+
+
+def _fork(before: tuple[TokenRecord, ...], after: tuple[TokenRecord, ...], position: int) -> Fork:
+    left = before[position] if position < len(before) else None
+    right = after[position] if position < len(after) else None
+    margin = logprob_margin(left) if left else None
+    return Fork(
+        position=position,
+        reference=left,
+        candidate=right,
+        logprob_margin=margin,
+        exact_tie=margin == 0,
+        near_tie=margin is not None and margin <= NEAR_TIE,
+        reference_probability=probability(left.logprob) if left else None,
+        reference_on_candidate=probability(logprob_of(left.id, right)) if left and right else None,
+        candidate_probability=probability(right.logprob) if right else None,
+        candidate_on_reference=probability(logprob_of(right.id, left)) if left and right else None,
+    )
+
+
+def _measure_drift(
+    before: tuple[TokenRecord, ...], after: tuple[TokenRecord, ...], stop: int, comparable: bool
+) -> dict[str, object]:
+    """The drift fields of `Comparison` over positions [0, stop), whose tokens are equal."""
+    known = drifted = 0
+    first = first_alternative = None
+    largest = total = 0.0
+    for position in range(stop if comparable else 0):
+        left, right = before[position], after[position]
+        if first_alternative is None and left.top != right.top:
+            first_alternative = position
+        a, b = known_logprob(left.logprob), known_logprob(right.logprob)
+        if a is None or b is None:
+            continue
+        known += 1
+        if a != b:
+            drifted += 1
+            difference = abs(a - b)
+            total += difference
+            largest = max(largest, difference)
+            if first is None:
+                first = position
+    return {
+        "level": "logprobs" if known else "tokens",
+        "max_abs_logprob_diff": largest if known else None,
+        "mean_abs_logprob_diff": total / known if known else None,
+        "first_drift": first,
+        "drifted_positions": drifted,
+        "unknown_logprobs": stop - known,
+        "first_alternative_drift": first_alternative,
+    }
