@@ -51,10 +51,7 @@ class StreamFold:
             return Delta("", ())
         choice = choices[0]
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
-        text = self._text(choice.get("delta") or {})
-        if self.finish_reason and self._reasoning_open:
-            self._reasoning_open = False
-        return Delta(text, tuple(self._tokens(choice)))
+        return Delta(self._text(choice.get("delta") or {}), tuple(self._tokens(choice)))
 
     def _text(self, delta: Mapping[str, Any]) -> str:
         """Raw text; reasoning that a server's parser moved elsewhere is put back between its tags."""
