@@ -1,0 +1,8 @@
+"""Receipts and runs in a database: SQLite by default, anything with an async SQLAlchemy driver by URL."""
+
+from llm_backend.run import Run
+from llm_backend.store.comparisons import StoredComparison
+from llm_backend.store.runs import QUESTION_LENGTH
+from llm_backend.store.store import Store
+
+__all__ = ["QUESTION_LENGTH", "Run", "Store", "StoredComparison"]

@@ -1,0 +1,157 @@
+"""Why a replay came out differently: the best explanation that the records support, never more.
+
+The rules run from what would explain anything to what explains least; the first whose evidence is in
+the records wins, and evidence of the others goes along. A cause is "consistent with" its evidence:
+two receipts cannot prove it. Sentences live in `locale/` under `cause.<cause>` and the evidence keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+
+from pydantic import Field
+
+from llm_backend.compare import NEAR_TIE, Comparison, Fork, Verdict, logprob_of
+from llm_backend.receipt import EngineFingerprint, Frozen, Receipt, TokenRecord
+
+# How long an answer may grow and how many alternatives are noted: no token depends on them.
+_NEVER_IN_TOKENS = frozenset({"max_tokens", "top_logprobs"})
+
+
+class Cause(StrEnum):
+    """What the evidence points to."""
+
+    NONE = "none"
+    """Nothing to explain: the same, or not comparable for the reasons the comparison names."""
+    TRUNCATED = "truncated"
+    """The same over what exists; a side was cut short."""
+    REQUEST_DIFFERS = "request_differs"
+    UNSEEDED = "unseeded"
+    """Sampled without a seed: a different answer is what was asked for."""
+    ENGINE_CHANGED = "engine_changed"
+    SEED_NOT_HONOURED = "seed_not_honoured"
+    """Equal distributions up to and at the fork, the same seed, another token."""
+    EXACT_TIE = "exact_tie"
+    LOAD_DEPENDENT = "load_dependent"
+    PREFIX_CACHE = "prefix_cache"
+    NEAR_TIE = "near_tie"
+    UNEXPLAINED = "unexplained"
+
+
+Values = dict[str, str | int | float | None]
+
+
+class Evidence(Frozen):
+    """One fact for the explanation; `strings.text(key, lang, **values)` says it."""
+
+    key: str
+    values: Values = Field(default_factory=dict)
+
+
+class Diagnosis(Frozen):
+    """A cause and what speaks for it, the deciding evidence first."""
+
+    cause: Cause
+    evidence: tuple[Evidence, ...] = ()
+
+
+def diagnose(
+    comparison: Comparison, reference: Receipt, candidate: Receipt, *, neighbours: int | None
+) -> Diagnosis:
+    """Explain a comparison.
+
+    `neighbours`: other requests the engine was running during the busier of the two runs; None when
+    neither is known.
+    """
+    if comparison.verdict in (Verdict.IDENTICAL, Verdict.INCOMPARABLE):
+        same_but_cut = comparison.partial and comparison.verdict is Verdict.IDENTICAL
+        cause = Cause.TRUNCATED if same_but_cut else Cause.NONE
+        return Diagnosis(cause=cause, evidence=tuple(_cuts(comparison)) if same_but_cut else ())
+    found = list(_explanations(comparison, reference, candidate, neighbours))
+    cause = found[0][0] if found else Cause.UNEXPLAINED
+    evidence = tuple(piece for _, piece in found) or tuple(_excluded(reference, candidate, neighbours))
+    return Diagnosis(cause=cause, evidence=evidence)
+
+
+def _explanations(
+    comparison: Comparison, reference: Receipt, candidate: Receipt, neighbours: int | None
+) -> Iterator[tuple[Cause, Evidence]]:
+    """Every rule that applies with its evidence, strongest first."""
+    fork = comparison.first_divergence
+    sampled = not (reference.request.sampling.greedy and candidate.request.sampling.greedy)
+    unseeded = sampled and None in (reference.request.sampling.seed, candidate.request.sampling.seed)
+    asked = [change for change in comparison.request_changes if change.field not in _NEVER_IN_TOKENS]
+    if fork:  # what was asked cannot move logprobs: they are taken before sampling
+        for change in asked:
+            yield Cause.REQUEST_DIFFERS, Evidence(key="evidence.request", values=change.model_dump())
+        if unseeded:
+            yield Cause.UNSEEDED, Evidence(key="evidence.unseeded")
+    for difference in comparison.engine_changes:
+        if difference.relevance == "bit-relevant":
+            values = difference.model_dump(exclude={"relevance"})
+            yield Cause.ENGINE_CHANGED, Evidence(key="evidence.engine", values=values)
+    equal = fork is not None and _equal_distributions(comparison, fork)
+    if fork and equal and sampled and not unseeded and not asked:
+        yield Cause.SEED_NOT_HONOURED, Evidence(key="evidence.seed", values={"position": fork.position})
+    if fork and equal and fork.exact_tie and not sampled:
+        yield Cause.EXACT_TIE, Evidence(key="evidence.exact_tie", values={"position": fork.position})
+    if neighbours and not equal and (key := _load_key(reference.engine, candidate.engine)):
+        yield Cause.LOAD_DEPENDENT, Evidence(key=key, values={"neighbours": neighbours})
+    cached = reference.completion.cached_prompt_tokens, candidate.completion.cached_prompt_tokens
+    if None not in cached and cached[0] != cached[1] and not candidate.engine.batch_invariant:
+        values = {"reference": cached[0], "candidate": cached[1]}
+        yield Cause.PREFIX_CACHE, Evidence(key="evidence.prefix_cache", values=values)
+    gap = _gap(fork) if fork and not sampled and not equal else None
+    if gap is not None and gap <= NEAR_TIE:
+        yield Cause.NEAR_TIE, Evidence(key="evidence.near_tie", values={"margin": gap})
+
+
+def _equal_distributions(comparison: Comparison, fork: Fork) -> bool:
+    """Both engines reported the very same alternatives at the fork and logprobs before it, all known."""
+    if fork.reference is None or fork.candidate is None:
+        return False
+    before, after = _distribution(fork.reference), _distribution(fork.candidate)
+    undrifted = comparison.drifted_positions == 0 and comparison.unknown_logprobs == 0
+    return undrifted and len(before) > 1 and before == after
+
+
+def _distribution(token: TokenRecord) -> dict[int, float | None]:
+    return {other.id: other.logprob for other in token.top}
+
+
+def _load_key(reference: EngineFingerprint, candidate: EngineFingerprint) -> str | None:
+    """The sentence about load, or None where the engine keeps requests apart."""
+    for engine in (reference, candidate):
+        if engine.batch_invariant or engine.max_num_seqs == 1:
+            return None
+    if reference.batch_invariant is None or candidate.batch_invariant is None:
+        return "evidence.load_unknown_invariance"
+    return "evidence.load"
+
+
+def _gap(fork: Fork) -> float | None:
+    """Nats between the two chosen tokens as the reference saw them; None when it did not record both."""
+    if fork.reference is None or fork.candidate is None:
+        return None
+    chosen = logprob_of(fork.reference.id, fork.reference)
+    other = logprob_of(fork.candidate.id, fork.reference)
+    return None if chosen is None or other is None else abs(chosen - other)
+
+
+def _excluded(reference: Receipt, candidate: Receipt, neighbours: int | None) -> Iterator[Evidence]:
+    """For an unexplained difference: what was looked at and does not explain it."""
+    if neighbours is None:
+        yield Evidence(key="evidence.load_not_known")
+    elif neighbours == 0:
+        yield Evidence(key="evidence.no_neighbours")
+    elif reference.engine.batch_invariant and candidate.engine.batch_invariant:
+        yield Evidence(key="evidence.invariance_broken", values={"neighbours": neighbours})
+    else:
+        yield Evidence(key="evidence.one_at_a_time", values={"neighbours": neighbours})
+
+
+def _cuts(comparison: Comparison) -> Iterator[Evidence]:
+    for side, end in (("recorded", comparison.reference_end), ("replayed", comparison.candidate_end)):
+        if end in ("stopped", "interrupted", "length"):
+            yield Evidence(key=f"evidence.cut_{side}", values={"end": end})

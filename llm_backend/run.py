@@ -1,0 +1,57 @@
+"""One run as lists show it: everything about a recorded generation except its tokens.
+
+The receipt says what was asked and answered; a `Run` adds when, how fast, in which chat and among how
+many other requests, none of which is part of the receipt's digest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+RunKind = Literal["ask", "replay", "import"]
+RunStatus = Literal["running", "complete", "stopped", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A stored run. What only the receipt knows is None while the run is still going."""
+
+    id: str
+    chat_id: str
+    kind: RunKind
+    question: str
+    """The first `store.QUESTION_LENGTH` characters of the last user message."""
+    started_at: datetime
+    """UTC; for an imported run, when it was imported."""
+    status: RunStatus
+    model: str
+    seed: int | None
+    """As sent; None when no seed was sent."""
+    greedy: bool
+    digest: str | None = None
+    """Of the receipt; two runs that came out the same to the last bit share it."""
+    reference_run_id: str | None = None
+    """The run that this one replays."""
+    ttft_s: float | None = None
+    """Seconds to the first token."""
+    duration_s: float | None = None
+    """Seconds from sending the request to the end of the answer."""
+    neighbours: int | None = None
+    """Other requests the engine was running when this one started; None when it did not tell."""
+    engine_url: str = ""
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    finish_reason: str | None = None
+    fingerprint_digest: str | None = None
+    verdict: str | None = None
+    """Of the latest comparison in which this run was the candidate."""
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Decoding speed: tokens after the first over the time after the first."""
+        if not self.completion_tokens or self.completion_tokens < 2 or self.ttft_s is None:
+            return None
+        decoding = (self.duration_s or 0.0) - self.ttft_s
+        return (self.completion_tokens - 1) / decoding if decoding > 0 else None

@@ -1,0 +1,175 @@
+"""Open a database, bring its tables up to date, and turn its refusals into sentences."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from alembic.util import CommandError
+from sqlalchemy import Connection, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, InvalidRequestError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from llm_backend.errors import StoreError
+
+_MIGRATIONS = Path(__file__).parent / "migrations"
+
+_WRITING = "encore_writing"
+
+# What drivers say, what it means, and what people can do about it.
+_REFUSALS = (
+    (
+        "disk is full",
+        "The disk is full, so the database could not be written.",
+        "Free some space; what was stored before is safe.",
+    ),
+    (
+        "readonly",
+        "The database is read-only.",
+        "Check who owns the file and its folder, or set ENCORE_DATABASE_URL.",
+    ),
+    (
+        "locked",
+        "The database is busy: another process holds its lock.",
+        "Try again; if it lasts, stop other programs that have it open.",
+    ),
+    (
+        "unable to open",
+        "The database file cannot be opened.",
+        "Check that its folder exists and may be written, or set ENCORE_DATABASE_URL.",
+    ),
+    (
+        "not a database",
+        "The file is not an Encore database.",
+        "Move it away, or set ENCORE_DATABASE_URL to another file.",
+    ),
+    (
+        "malformed",
+        "The database file is damaged.",
+        "Restore a copy; the .recover command of sqlite3 may save most of it.",
+    ),
+)
+
+
+async def open_database(url: str, *, busy_timeout_s: float) -> AsyncEngine:
+    """Connect, create the SQLite file's folder if needed, and migrate to the newest tables."""
+    with refusals_as_sentences():
+        engine = _connectable(url, busy_timeout_s)
+        try:
+            async with writing(engine).begin() as connection:
+                await connection.run_sync(migrate)
+        except CommandError as error:
+            await engine.dispose()
+            raise StoreError(
+                f"The database was written by another version of Encore: {_first_line(error)}.",
+                "Use the version that wrote it, or set ENCORE_DATABASE_URL to another database.",
+            ) from error
+        except BaseException:
+            await engine.dispose()
+            raise
+    return engine
+
+
+def writing(engine: AsyncEngine) -> AsyncEngine:
+    """The same pool for transactions that write: SQLite's take the write lock at once.
+
+    A transaction that starts by reading and writes later fails at once when another wrote meanwhile;
+    one that starts by taking the lock waits its turn (up to the busy timeout).
+    """
+    return engine.execution_options(**{_WRITING: True})
+
+
+def migrate(connection: Connection, revision: str = "head") -> None:
+    """Bring the tables up to `revision`; the caller's transaction decides whether it holds."""
+    command.upgrade(_alembic(connection), revision)
+
+
+def migrate_down(connection: Connection, revision: str = "base") -> None:
+    """Take the tables back to `revision`, dropping what later ones added."""
+    command.downgrade(_alembic(connection), revision)
+
+
+@contextmanager
+def refusals_as_sentences() -> Iterator[None]:
+    """Any refusal of the database leaves as a `StoreError` that says what to do."""
+    try:
+        yield
+    except DBAPIError as error:
+        raise _refusal(str(error.orig)) from error
+    except SQLAlchemyError as error:
+        raise _refusal(str(error)) from error
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise _refusal("disk is full") from error
+        raise StoreError(
+            f"The database cannot be reached: {error.strerror or error}.", "Check ENCORE_DATABASE_URL."
+        ) from error
+
+
+def _alembic(connection: Connection) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    return config
+
+
+def _connectable(url: str, busy_timeout_s: float) -> AsyncEngine:
+    try:
+        parsed = make_url(url)
+        engine = create_async_engine(parsed)
+    except ModuleNotFoundError as error:
+        raise StoreError(
+            f"The driver {error.name} for this database is not installed.",
+            "For PostgreSQL install Encore with its postgres extra.",
+        ) from error
+    except (ArgumentError, InvalidRequestError) as error:
+        raise StoreError(
+            f"ENCORE_DATABASE_URL is not usable: {_first_line(error)}.",
+            "It needs an async driver, for example sqlite+aiosqlite:///encore.db.",
+        ) from error
+    if parsed.get_backend_name() == "sqlite":
+        _create_folder(parsed)
+        _prepare_sqlite(engine, busy_timeout_s)
+    return engine
+
+
+def _create_folder(url: URL) -> None:
+    if url.database and url.database != ":memory:":
+        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+
+
+def _prepare_sqlite(engine: AsyncEngine, busy_timeout_s: float) -> None:
+    @event.listens_for(engine.sync_engine, "connect")
+    def configure(connection: Any, _record: Any) -> None:
+        # The driver must not open transactions on its own: it would leave DDL outside them.
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA busy_timeout = {round(busy_timeout_s * 1000)}")
+        cursor.execute("PRAGMA foreign_keys = ON")
+        # Readers never wait for the writer. A killed process loses nothing; a power cut may lose the
+        # last moments but never breaks the file.
+        cursor.execute("PRAGMA journal_mode = WAL")
+        cursor.execute("PRAGMA synchronous = NORMAL")
+        cursor.close()
+
+    @event.listens_for(engine.sync_engine, "begin")
+    def begin(connection: Connection) -> None:
+        immediate = connection.get_execution_options().get(_WRITING, False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+
+
+def _refusal(said: str) -> StoreError:
+    for words, problem, advice in _REFUSALS:
+        if words in said:
+            return StoreError(problem, advice)
+    return StoreError(f"The database refused: {said.splitlines()[0]}.")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0].rstrip(".")

@@ -1,0 +1,101 @@
+"""The tables. Any change here needs a migration; a test compares the two."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy import DateTime, Dialect, ForeignKey, Index, MetaData, Text, TypeDecorator
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """Aware UTC in Python whatever the database keeps (SQLite drops the zone)."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return value.astimezone(UTC) if value else None
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return value.replace(tzinfo=UTC) if value and value.tzinfo is None else value
+
+
+class Base(DeclarativeBase):
+    # Named constraints: migrations can alter them on every database.
+    metadata = MetaData(
+        naming_convention={
+            "pk": "pk_%(table_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s",
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        }
+    )
+    type_annotation_map = {datetime: UtcDateTime, str: Text}  # noqa: RUF012 (SQLAlchemy's own attribute)
+
+
+class ReceiptRow(Base):
+    """A receipt under its digest; never updated, never stored twice."""
+
+    __tablename__ = "receipts"
+
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    format: Mapped[int]
+    body: Mapped[str]
+    """The canonical JSON that hashes to `digest`."""
+    prompt_tokens: Mapped[int]
+    completion_tokens: Mapped[int]
+    finish_reason: Mapped[str | None]
+    fingerprint_digest: Mapped[str]
+
+
+class RunRow(Base):
+    __tablename__ = "runs"
+    __table_args__ = (Index(None, "chat_id", "started_at"), Index(None, "status"))
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    digest: Mapped[str | None] = mapped_column(ForeignKey("receipts.digest"), index=True)
+    chat_id: Mapped[str]
+    kind: Mapped[str]
+    reference_run_id: Mapped[str | None] = mapped_column(ForeignKey("runs.id"))
+    question: Mapped[str]
+    started_at: Mapped[datetime]
+    status: Mapped[str]
+    model: Mapped[str]
+    seed: Mapped[str | None]
+    """As text: JSON and some databases lose digits of 64-bit integers."""
+    greedy: Mapped[bool]
+    ttft_s: Mapped[float | None]
+    duration_s: Mapped[float | None]
+    neighbours: Mapped[int | None]
+    engine_url: Mapped[str]
+    owner: Mapped[str]
+    """The process recording this run; see `owner.py`."""
+    touched_at: Mapped[datetime]
+    """Last sign of life: when the run began or tokens were last appended."""
+    request: Mapped[str | None]
+    """JSON, while running: what is needed to build a receipt if the process dies."""
+    engine: Mapped[str | None]
+
+
+class RunTokensRow(Base):
+    """Tokens of a running run as they arrive; gone once the receipt is stored."""
+
+    __tablename__ = "run_tokens"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), index=True)
+    start: Mapped[int]
+    tokens: Mapped[str]
+    text: Mapped[str]
+
+
+class ComparisonRow(Base):
+    __tablename__ = "comparisons"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    reference_run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), index=True)
+    candidate_run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), index=True)
+    verdict: Mapped[str]
+    created_at: Mapped[datetime]
+    body: Mapped[str]
+    """JSON of the comparison and its diagnosis."""

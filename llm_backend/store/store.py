@@ -1,0 +1,332 @@
+"""The store: every run from its first token, every finished run's receipt, every comparison.
+
+A receipt is kept under its digest and hashed again whenever it is read, so a row that was altered is
+refused. Every method is one transaction. Work that grows with the answer (hashing, parsing: a second
+for 32,768 tokens) happens in a thread, so the event loop goes on serving other chats. What the
+database refuses is raised as `StoreError`: a run that could not be kept must never look kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, Self
+
+from sqlalchemy import ColumnElement, and_, delete, insert, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from llm_backend.compare import Comparison
+from llm_backend.diagnose import Diagnosis
+from llm_backend.errors import ReceiptNotFound, StoreError
+from llm_backend.receipt import EngineFingerprint, GenerationRequest, Receipt, TokenRecord
+from llm_backend.run import Run
+from llm_backend.store.comparisons import StoredComparison, comparison_values, to_comparison
+from llm_backend.store.database import open_database, refusals_as_sentences, writing
+from llm_backend.store.models import ComparisonRow, ReceiptRow, RunRow, RunTokensRow
+from llm_backend.store.owner import is_gone, this_process
+from llm_backend.store.receipts import (
+    decode_receipt,
+    encode_receipt,
+    export_document,
+    fetch_body,
+    insert_receipt,
+    token_dicts,
+)
+from llm_backend.store.runs import dump_tokens, recovered_receipt, run_values, select_runs, to_run
+
+BUSY_TIMEOUT_S = 10.0
+"""How long a transaction waits for another process's write lock (SQLite)."""
+
+SILENCE = timedelta(hours=1)
+"""A run recorded by a process that cannot be seen from here counts as lost after this long without a
+token; well above `Settings.stall_timeout`, after which a living process would have ended it."""
+
+_PREFIX = re.compile(r"[0-9a-f]{4,64}")
+
+
+class Store:
+    """Open with `await Store.open(url)`; one per process, shared by everything in it."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._writer = writing(engine)
+
+    @classmethod
+    async def open(cls, url: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Self:
+        """Connect to an async SQLAlchemy URL and bring its tables up to date."""
+        return cls(await open_database(url, busy_timeout_s=busy_timeout_s))
+
+    async def close(self) -> None:
+        await self._engine.dispose()
+
+    # -- recording ---------------------------------------------------------------------------------
+
+    async def begin(
+        self,
+        request: GenerationRequest,
+        engine: EngineFingerprint,
+        *,
+        chat_id: str,
+        kind: Literal["ask", "replay"],
+        reference_run_id: str | None = None,
+        neighbours: int | None = None,
+        engine_url: str = "",
+    ) -> Run:
+        """Record that a run has started."""
+        values = run_values(
+            request,
+            chat_id=chat_id,
+            kind=kind,
+            status="running",
+            reference_run_id=reference_run_id,
+            neighbours=neighbours,
+            engine_url=engine_url,
+            request=request.model_dump_json(),
+            engine=engine.model_dump_json(),
+        )
+        async with self._write() as connection:
+            await connection.execute(insert(RunRow).values(values))
+            return await _run(connection, values["id"])
+
+    async def append(self, run_id: str, start: int, tokens: Sequence[TokenRecord], text: str) -> None:
+        """Keep tokens [start, start + len(tokens)) of a running run, and the text that came with them."""
+        body = await asyncio.to_thread(dump_tokens, tokens)
+        async with self._write() as connection:
+            touched = await connection.execute(
+                update(RunRow)
+                .where(RunRow.id == run_id, RunRow.status == "running")
+                .values(touched_at=datetime.now(UTC))
+            )
+            if touched.rowcount == 0:
+                raise StoreError(f"Run {run_id} is not running; nothing can be added to it.")
+            await connection.execute(
+                insert(RunTokensRow).values(run_id=run_id, start=start, tokens=body, text=text)
+            )
+
+    async def finish(
+        self, run_id: str, receipt: Receipt, *, ttft_s: float | None, duration_s: float | None
+    ) -> Run:
+        """Store the receipt of a run and mark it as ended; times in seconds."""
+        # `recover` elsewhere may have taken this process for lost; the one that was there knows better.
+        mine = and_(RunRow.owner == this_process(), RunRow.status == "interrupted")
+        run = await self._end(
+            run_id, receipt, or_(RunRow.status == "running", mine), ttft_s=ttft_s, duration_s=duration_s
+        )
+        if run is None:
+            raise StoreError(f"Run {run_id} is not running; its receipt was not stored.")
+        return run
+
+    async def recover(self) -> list[Run]:
+        """Turn runs whose process is gone into interrupted ones with a receipt of what had arrived.
+
+        Runs of any process that is alive, this one included, are left alone.
+        """
+        async with self._read() as connection:
+            running = await connection.execute(
+                select(RunRow.id, RunRow.owner, RunRow.touched_at).where(RunRow.status == "running")
+            )
+            lost = [row.id for row in running if _is_lost(row.owner, row.touched_at)]
+        recovered = [await self._recover_one(run_id) for run_id in lost]
+        return [run for run in recovered if run]
+
+    async def add_receipt(self, receipt: Receipt, *, chat_id: str = "") -> Run:
+        """Import a receipt recorded elsewhere; the first run that has it already is returned as it is."""
+        row = await asyncio.to_thread(encode_receipt, receipt)
+        async with self._write() as connection:
+            known = await _first_run_with(connection, row["digest"])
+            if known:
+                return known
+            await insert_receipt(connection, row)
+            values = run_values(
+                receipt.request,
+                chat_id=chat_id,
+                kind="import",
+                status=receipt.completion.status.value,
+                digest=row["digest"],
+            )
+            await connection.execute(insert(RunRow).values(values))
+            return await _run(connection, values["id"])
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    async def run(self, run_id: str) -> Run:
+        async with self._read() as connection:
+            return await _run(connection, run_id)
+
+    async def runs(
+        self, chat_id: str | None = None, *, limit: int = 50, before: str | None = None
+    ) -> list[Run]:
+        """Newest first, of one chat or of all; `before` is the id of the last run of the page above."""
+        query = select_runs().order_by(RunRow.started_at.desc(), RunRow.id.desc()).limit(limit)
+        if chat_id is not None:
+            query = query.where(RunRow.chat_id == chat_id)
+        async with self._read() as connection:
+            if before is not None:
+                last = await _run(connection, before)
+                query = query.where(
+                    or_(
+                        RunRow.started_at < last.started_at,
+                        and_(RunRow.started_at == last.started_at, RunRow.id < last.id),
+                    )
+                )
+            return [to_run(row) for row in await connection.execute(query)]
+
+    async def run_by_digest_prefix(self, prefix: str) -> Run:
+        """The first run with the only digest that starts with `prefix` ("sha256:" may be left out)."""
+        hexadecimal = prefix.strip().lower().removeprefix("sha256:")
+        if not _PREFIX.fullmatch(hexadecimal):
+            raise ReceiptNotFound(
+                f"{prefix!r} is neither a file nor a digest.",
+                "A digest is 4 to 64 of the characters 0-9 and a-f, as encore list shows them.",
+            )
+        async with self._read() as connection:
+            found = await connection.scalars(
+                select(ReceiptRow.digest)
+                .where(ReceiptRow.digest.startswith(f"sha256:{hexadecimal}"))
+                .order_by(ReceiptRow.digest)
+                .limit(2)
+            )
+            digests = found.all()
+            if len(digests) > 1:
+                raise ReceiptNotFound(
+                    f"More than one receipt starts with {hexadecimal}.", "Give more of its digits."
+                )
+            run = await _first_run_with(connection, digests[0]) if digests else None
+        if run is None:
+            raise ReceiptNotFound(
+                f"No receipt starts with {hexadecimal}.", "encore list shows those that are stored."
+            )
+        return run
+
+    async def receipt(self, digest: str) -> Receipt:
+        """The receipt under a full digest; `ReceiptInvalid` when the stored row was altered."""
+        return await asyncio.to_thread(decode_receipt, digest, await self._body(digest))
+
+    async def receipt_of(self, run_id: str) -> Receipt:
+        """The receipt of a finished run."""
+        run = await self.run(run_id)
+        if run.digest is None:
+            raise ReceiptNotFound(
+                f"Run {run_id} is still going, so it has no receipt yet.", "Wait for it to end, or stop it."
+            )
+        return await self.receipt(run.digest)
+
+    async def receipt_json(self, digest: str) -> str:
+        """The export document of a receipt (`Receipt.to_json`), from the stored text as it is."""
+        return await asyncio.to_thread(export_document, digest, await self._body(digest))
+
+    async def tokens(self, digest: str, start: int, stop: int) -> list[dict[str, Any]]:
+        """Tokens [start, stop) of a receipt as plain JSON values, without building the receipt."""
+        return await asyncio.to_thread(token_dicts, digest, await self._body(digest), start, stop)
+
+    # -- comparisons -------------------------------------------------------------------------------
+
+    async def add_comparison(
+        self, reference_run_id: str, candidate_run_id: str, comparison: Comparison, diagnosis: Diagnosis
+    ) -> str:
+        """Keep a comparison of two stored runs; returns its id."""
+        values = comparison_values(reference_run_id, candidate_run_id, comparison, diagnosis)
+        async with self._write() as connection:
+            await connection.execute(insert(ComparisonRow).values(values))
+        return str(values["id"])
+
+    async def comparisons(self, run_id: str) -> list[StoredComparison]:
+        """Those in which the run is the reference or the candidate, newest first."""
+        query = (
+            select(ComparisonRow)
+            .where(or_(ComparisonRow.reference_run_id == run_id, ComparisonRow.candidate_run_id == run_id))
+            .order_by(ComparisonRow.created_at.desc(), ComparisonRow.id)
+        )
+        async with self._read() as connection:
+            return [to_comparison(row) for row in await connection.execute(query)]
+
+    async def comparison(self, comparison_id: str) -> StoredComparison:
+        async with self._read() as connection:
+            found = await connection.execute(select(ComparisonRow).where(ComparisonRow.id == comparison_id))
+            row = found.one_or_none()
+        if row is None:
+            raise ReceiptNotFound(f"No comparison {comparison_id} is stored.")
+        return to_comparison(row)
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _read(self) -> AsyncIterator[AsyncConnection]:
+        with refusals_as_sentences():
+            async with self._engine.begin() as connection:
+                yield connection
+
+    @asynccontextmanager
+    async def _write(self) -> AsyncIterator[AsyncConnection]:
+        with refusals_as_sentences():
+            async with self._writer.begin() as connection:
+                yield connection
+
+    async def _body(self, digest: str) -> str:
+        async with self._read() as connection:
+            return await fetch_body(connection, digest)
+
+    async def _recover_one(self, run_id: str) -> Run | None:
+        async with self._read() as connection:
+            found = await connection.execute(select(RunRow.request, RunRow.engine).where(RunRow.id == run_id))
+            run = found.one()
+            chunks = await connection.execute(
+                select(RunTokensRow.start, RunTokensRow.tokens, RunTokensRow.text)
+                .where(RunTokensRow.run_id == run_id)
+                .order_by(RunTokensRow.id)
+            )
+        if run.request is None:
+            return None  # another process has just recovered it
+        receipt = await asyncio.to_thread(recovered_receipt, run.request, run.engine, chunks.all())
+        return await self._end(run_id, receipt, RunRow.status == "running")
+
+    async def _end(
+        self,
+        run_id: str,
+        receipt: Receipt,
+        allowed: ColumnElement[bool],
+        *,
+        ttft_s: float | None = None,
+        duration_s: float | None = None,
+    ) -> Run | None:
+        """Replace the tokens of a running run by its receipt; None, and nothing done, unless `allowed`."""
+        row = await asyncio.to_thread(encode_receipt, receipt)
+        ended = {
+            "digest": row["digest"],
+            "status": receipt.completion.status.value,
+            "ttft_s": ttft_s,
+            "duration_s": duration_s,
+            "request": None,
+            "engine": None,
+        }
+        async with self._write() as connection:
+            if not await connection.scalar(select(RunRow.id).where(RunRow.id == run_id, allowed)):
+                return None
+            await insert_receipt(connection, row)
+            await connection.execute(update(RunRow).where(RunRow.id == run_id).values(ended))
+            await connection.execute(delete(RunTokensRow).where(RunTokensRow.run_id == run_id))
+            return await _run(connection, run_id)
+
+
+def _is_lost(owner: str, touched_at: datetime) -> bool:
+    gone = is_gone(owner)
+    return datetime.now(UTC) - touched_at > SILENCE if gone is None else gone
+
+
+async def _run(connection: AsyncConnection, run_id: str) -> Run:
+    found = await connection.execute(select_runs().where(RunRow.id == run_id))
+    row = found.one_or_none()
+    if row is None:
+        raise ReceiptNotFound(f"No run {run_id} is stored.", "encore list shows those that are.")
+    return to_run(row)
+
+
+async def _first_run_with(connection: AsyncConnection, digest: str) -> Run | None:
+    found = await connection.execute(
+        select_runs().where(RunRow.digest == digest).order_by(RunRow.started_at, RunRow.id).limit(1)
+    )
+    row = found.one_or_none()
+    return to_run(row) if row else None
