@@ -29,6 +29,10 @@ class Settings(BaseSettings):
     profile: Literal["strict", "fast"] = "strict"
     seed: Annotated[int, Field(ge=SEED_MIN, le=SEED_MAX)] = 42
     max_model_len: Annotated[int, Field(ge=64)] | None = None
+    engine_python: Path | None = None
+    """Interpreter of a vLLM installed by the deployer; Encore then installs no engine of its own."""
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """Share of a GPU's memory that the engine claims."""
     host: str = "127.0.0.1"
     app_port: Annotated[int, Field(ge=1, le=65535)] = 8000
     engine_port: Annotated[int, Field(ge=1, le=65535)] = 8100
@@ -40,7 +44,9 @@ class Settings(BaseSettings):
     run_dir: Path = ROOT / ".run"
     """Where start.sh keeps pid files and the launch manifest."""
     data_dir: Path = ROOT / "data"
+    models_dir: Path = ROOT / "models"
     log_file: Path = ROOT / "llm.log"
+    app_log_file: Path = ROOT / "app.log"
     stall_timeout: Annotated[float, Field(gt=0)] = 300.0
     """Seconds without a byte from a streaming engine before the run is marked interrupted."""
 

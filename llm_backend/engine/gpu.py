@@ -1,0 +1,71 @@
+"""Which device the engine will use, as `nvidia-smi` and the environment tell."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_FIELDS = ("index", "uuid", "name", "memory.total", "memory.free", "compute_cap", "driver_version")
+_MIB = 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One NVIDIA GPU that the engine may use."""
+
+    name: str
+    total_bytes: int
+    free_bytes: int
+    capability: tuple[int, int]
+    """Compute capability, e.g. (9, 0) for Hopper."""
+    driver: str
+
+
+def usable_gpus(environ: Mapping[str, str]) -> tuple[Gpu, ...]:
+    """The GPUs that `CUDA_VISIBLE_DEVICES` leaves, in its order; empty without a working nvidia-smi."""
+    try:
+        listing = subprocess.run(
+            ["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return visible(parse_listing(listing), environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def parse_listing(listing: str) -> dict[str, Gpu]:
+    """GPUs by index and by uuid, from nvidia-smi's CSV; a line it cannot read is no usable GPU."""
+    gpus: dict[str, Gpu] = {}
+    for line in listing.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        try:
+            index, uuid, name, total, free, capability, driver = cells
+            major, minor = capability.split(".")
+            gpu = Gpu(name, int(total) * _MIB, int(free) * _MIB, (int(major), int(minor)), driver)
+        except ValueError:
+            continue
+        gpus[index] = gpus[uuid] = gpu
+    return gpus
+
+
+def visible(gpus: Mapping[str, Gpu], selection: str | None) -> tuple[Gpu, ...]:
+    """Apply `CUDA_VISIBLE_DEVICES`: as in CUDA, the list ends at the first name that does not exist."""
+    if selection is None:
+        return tuple(gpu for key, gpu in gpus.items() if key.isdigit())
+    chosen: list[Gpu] = []
+    for name in (part.strip() for part in selection.split(",")):
+        match = next(
+            (gpu for key, gpu in gpus.items() if name and (key == name or _is_uuid_prefix(name, key))), None
+        )
+        if match is None:
+            break
+        chosen.append(match)
+    return tuple(chosen)
+
+
+def _is_uuid_prefix(name: str, key: str) -> bool:
+    return name.startswith("GPU-") and key.startswith(name)

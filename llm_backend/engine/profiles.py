@@ -1,0 +1,212 @@
+"""Launch profiles as data: every flag or variable the engine starts with, and why.
+
+`strict` is the combination that passed every determinism cell measured; `fast` is vLLM's defaults with
+the seed and the lengths pinned. The same rows build the command line, the panel's table, `encore doctor`
+and the documentation, so none of them can say something else than what was launched.
+
+Whatever changes the bits of an answer is here. Plumbing (address, key, access log) is in `launch.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Device = Literal["cpu", "cuda"]
+Profile = Literal["strict", "fast"]
+
+HOPPER = 9
+"""Major compute capability of H100, H200 and H20."""
+
+_MEASURED_GPU = "measured: H200, vLLM 0.26.0, 2026-11"
+_MEASURED_CPU = "measured: 2-core x86-64, vLLM 0.32.0"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One flag (`--…`) or environment variable of a profile, before a launch fills in its value."""
+
+    name: str
+    value: str | None
+    """None for a bare flag; `{field}` is filled from `LaunchValues`."""
+    why: str
+    source: str
+    devices: tuple[Device, ...] = ("cpu", "cuda")
+    hopper: bool | None = None
+    """True: only on compute capability 9; False: only elsewhere; None: everywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table people see, with the value this launch uses."""
+
+    name: str
+    value: str | None
+    why: str
+    source: str
+
+    @property
+    def is_flag(self) -> bool:
+        return self.name.startswith("--")
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchValues:
+    """What a deployer chooses; everything else in a profile is fixed."""
+
+    seed: int
+    max_model_len: int
+    gpu_memory_utilization: float = 0.9
+    compute_capability: int | None = None
+    """Major number of the GPU's compute capability, None on a CPU."""
+
+
+COMMON: tuple[Entry, ...] = (
+    Entry(
+        "--seed",
+        "{seed}",
+        "Seeds torch, NumPy and random in every worker; requests carry their own seed besides.",
+        "vllm/config/model.py",
+    ),
+    Entry(
+        "--generation-config",
+        "vllm",
+        "Otherwise the model's own temperature and top-p fill in whatever a request leaves out.",
+        "vllm/config/model.py",
+    ),
+    Entry("--dtype", "bfloat16", "Pinned: another precision is another function.", "vllm/config/model.py"),
+    Entry(
+        "--max-model-len",
+        "{max_model_len}",
+        "Always explicit: without it LongRoPE models get 4096 tokens, "
+        "and above 4096 they use other rotary factors, which changes every logit.",
+        "vllm/model_executor/layers/rotary_embedding/phi3_long_rope_scaled_rope.py",
+    ),
+    Entry(
+        "--tensor-parallel-size",
+        "1",
+        "Splitting a matrix over GPUs changes the order of additions; results differ between sizes.",
+        "vLLM issue 27433",
+    ),
+    Entry(
+        "--max-logprobs",
+        "20",
+        "The most alternatives a request may ask for at each position.",
+        "vllm/config/model.py",
+    ),
+    Entry(
+        "--logprobs-mode",
+        "raw_logprobs",
+        "Log-probabilities before temperature and top-p, so they do not depend on sampling settings.",
+        "vllm/config/model.py",
+    ),
+    Entry(
+        "--enable-prompt-tokens-details",
+        None,
+        "Tells how many prompt tokens came from the prefix cache.",
+        "vllm/entrypoints/openai/cli_args.py",
+    ),
+    Entry(
+        "--gpu-memory-utilization",
+        "{gpu_memory_utilization}",
+        "Share of GPU memory claimed. It sizes the KV cache; answers did not change with it.",
+        _MEASURED_GPU,
+        devices=("cuda",),
+    ),
+    Entry(
+        "VLLM_CPU_KVCACHE_SPACE",
+        "2",
+        "GiB of memory for the KV cache; by default vLLM takes most of the machine's.",
+        "vllm/envs.py",
+        devices=("cpu",),
+    ),
+    Entry(
+        "--enforce-eager",
+        None,
+        "Starts in about 35 s instead of 270 s with torch.compile, and decodes no slower.",
+        _MEASURED_CPU,
+        devices=("cpu",),
+    ),
+)
+
+STRICT: tuple[Entry, ...] = (
+    Entry(
+        "VLLM_BATCH_INVARIANT",
+        "1",
+        "Kernels whose result does not depend on who else is in the batch. "
+        "Never together with --enforce-eager, which broke it when measured.",
+        f"{_MEASURED_GPU}; vLLM documentation, batch invariance",
+        devices=("cuda",),
+    ),
+    Entry(
+        "VLLM_USE_FLASHINFER_SAMPLER",
+        "0",
+        "That sampler's log-probabilities moved between repeats with about 44 sequences in flight.",
+        "vLLM issue 51187",
+        devices=("cuda",),
+    ),
+    Entry(
+        "--attention-backend",
+        "TRITON_ATTN",
+        "On Hopper FlashAttention 3 chooses its tiles by the longest query in the step, so a stranger's "
+        "prefill changes the bits; Triton passed every cell and costs nothing.",
+        f"{_MEASURED_GPU}; vLLM issue 51902",
+        devices=("cuda",),
+        hopper=True,
+    ),
+    Entry(
+        "--attention-backend",
+        "FLASH_ATTN",
+        "Pinned, because the automatic choice depends on the GPU and the installed libraries.",
+        "vllm/model_executor/layers/attention; not measured on this GPU family",
+        devices=("cuda",),
+        hopper=False,
+    ),
+    Entry(
+        "--no-enable-prefix-caching",
+        None,
+        "A cache hit changes the shape of the prefill, and with it the logits.",
+        f"{_MEASURED_GPU}; {_MEASURED_CPU}",
+    ),
+    Entry(
+        "--max-num-seqs",
+        "1",
+        "One sequence at a time: the only batch-independent mode on a CPU. "
+        "Under load the default forked at position 31, this stayed bit-identical.",
+        _MEASURED_CPU,
+        devices=("cpu",),
+    ),
+)
+
+PROFILES: dict[Profile, tuple[Entry, ...]] = {"strict": (*COMMON, *STRICT), "fast": COMMON}
+
+
+def rows(profile: Profile, device: Device, values: LaunchValues) -> tuple[Row, ...]:
+    """The profile's table as this launch uses it, in launch order."""
+    hopper = values.compute_capability == HOPPER
+    filled = {
+        "seed": values.seed,
+        "max_model_len": values.max_model_len,
+        "gpu_memory_utilization": values.gpu_memory_utilization,
+    }
+    return tuple(
+        Row(entry.name, entry.value and entry.value.format(**filled), entry.why, entry.source)
+        for entry in PROFILES[profile]
+        if device in entry.devices and entry.hopper in (None, hopper)
+    )
+
+
+def arguments(table: Iterable[Row]) -> tuple[str, ...]:
+    """The table's flags as command-line arguments."""
+    return tuple(
+        part
+        for row in table
+        if row.is_flag
+        for part in ((row.name,) if row.value is None else (row.name, row.value))
+    )
+
+
+def environment(table: Iterable[Row]) -> dict[str, str]:
+    """The table's environment variables."""
+    return {row.name: row.value or "" for row in table if not row.is_flag}
