@@ -1,0 +1,146 @@
+"""The main job on a real vLLM server: repeats that agree, load that forks `fast`, `strict` that holds.
+
+The two profiles are two launches of the same engine, so this file has both halves of the claim: a
+check that never sees a divergence would prove nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from engine.load import neighbours
+
+from llm_backend.compare import Verdict
+from llm_backend.engine.client import EngineClient
+from llm_backend.errors import PromptTooLong
+from llm_backend.receipt import Message, Receipt, Sampling
+from llm_backend.record import build_request, record
+from llm_backend.replay import ReplayResult, replay
+from llm_backend.store import Run, Store
+
+pytestmark = pytest.mark.engine
+
+QUESTION = "What is 235 times 478?"
+TOKENS = 80
+"""Longer than the position (31) at which default batching forked this prompt when measured."""
+
+LOAD = 12
+
+
+async def ask(
+    engine: EngineClient, store: Store, question: str = QUESTION, **sampling: object
+) -> tuple[Run, Receipt]:
+    model = (await engine.identity()).model
+    wanted = Sampling(**{"seed": 42, "max_tokens": TOKENS, **sampling})
+    request = build_request(model, [Message(role="user", content=question)], wanted)
+    async with record(engine, store, request, chat_id="test") as recording:
+        async for _ in recording:
+            pass
+    assert recording.run is not None
+    assert recording.receipt is not None
+    return recording.run, recording.receipt
+
+
+async def replay_under_load(engine: EngineClient, store: Store, run: Run, *, together: bool) -> ReplayResult:
+    max_tokens = 600 if together else 40
+    async with neighbours(engine, run.model, LOAD, max_tokens=max_tokens, together=together):
+        return await replay(engine, store, run, chat_id="test")
+
+
+class TestFast:
+    """vLLM's defaults plus a seed."""
+
+    async def test_alone_it_repeats_bit_for_bit(self, fast_engine, store) -> None:
+        run, _ = await ask(fast_engine, store)
+        result = await replay(fast_engine, store, run, chat_id="test")
+        assert result.comparison.verdict is Verdict.IDENTICAL
+        assert result.comparison.level == "logprobs"
+        assert result.comparison.compared == TOKENS
+
+    async def test_under_load_it_forks_and_the_fork_is_where_it_says(self, fast_engine, store) -> None:
+        run, recorded = await ask(fast_engine, store)
+        result = await replay_under_load(fast_engine, store, run, together=True)
+        assert result.run.neighbours is not None
+        assert result.run.neighbours >= LOAD
+        assert result.comparison.verdict is Verdict.DIVERGED
+        fork = result.comparison.first_divergence
+        assert fork is not None
+        replayed = await store.receipt_of(result.run.id)
+        before, after = recorded.completion.token_ids, replayed.completion.token_ids
+        assert before[: fork.position] == after[: fork.position]
+        assert before[fork.position] != after[fork.position]
+        top = recorded.completion.tokens[fork.position].top
+        assert fork.logprob_margin == top[0].logprob - top[1].logprob
+        assert result.comparison.max_abs_logprob_diff > 0, "drift comes before the fork"
+        assert result.diagnosis.cause != "unexplained"
+
+
+class TestStrict:
+    """One sequence at a time on CPU."""
+
+    async def test_the_engine_says_who_it_is(self, strict_engine) -> None:
+        identity = await strict_engine.identity()
+        assert identity.device == "cpu"
+        assert identity.profile == "strict"
+        assert identity.max_num_seqs == 1
+        assert identity.prefix_caching is False
+        assert identity.max_model_len == 4096
+        assert identity.weights_digest.startswith("sha256:")
+        assert identity.chat_template_digest.startswith("sha256:")
+        assert identity.vllm_version.startswith("0.32.0")
+        assert identity.torch_version.startswith("2.13.0")
+        assert identity.cpu_flags
+        assert "VLLM_BATCH_INVARIANT" not in identity.env
+        assert not any("key" in word.lower() for word in identity.argv)
+
+    async def test_under_the_load_that_forks_fast_it_stays_identical(self, strict_engine, store) -> None:
+        run, _ = await ask(strict_engine, store)
+        result = await replay_under_load(strict_engine, store, run, together=False)
+        assert result.comparison.verdict is Verdict.IDENTICAL
+        assert result.comparison.level == "logprobs"
+        assert result.comparison.max_abs_logprob_diff == 0
+        assert not result.comparison.engine_changes
+
+    async def test_the_seed_decides_when_sampling(self, strict_engine, store) -> None:
+        run, first = await ask(strict_engine, store, temperature=0.8, seed=20250, max_tokens=40)
+        result = await replay(strict_engine, store, run, chat_id="test")
+        assert result.comparison.verdict is Verdict.IDENTICAL
+        _, other = await ask(strict_engine, store, temperature=0.8, seed=20251, max_tokens=40)
+        assert other.completion.token_ids != first.completion.token_ids
+
+    async def test_asking_for_logprobs_changes_no_token(self, strict_engine, store) -> None:
+        _, with_top = await ask(strict_engine, store, max_tokens=40)
+        _, without = await ask(strict_engine, store, max_tokens=40, top_logprobs=0)
+        assert with_top.completion.token_ids == without.completion.token_ids
+
+    async def test_characters_split_over_tokens_lose_nothing(self, strict_engine, store) -> None:
+        _, receipt = await ask(strict_engine, store, "Repeat exactly: 🧮=算盘, 𠮷×2, naïve", max_tokens=60)
+        assert receipt.completion.reported_tokens == len(receipt.completion.tokens)
+        assert "�" not in receipt.completion.text.rstrip("�"), "only a cut-off end may be incomplete"
+
+    async def test_a_prompt_that_cannot_fit_is_refused_with_numbers(self, strict_engine, store) -> None:
+        with pytest.raises(PromptTooLong, match=r"the answer may take 4,090; this engine's context holds 4,096"):
+            await ask(strict_engine, store, max_tokens=4090)
+
+    async def test_stopping_frees_the_engine(self, strict_engine, store) -> None:
+        model = (await strict_engine.identity()).model
+        request = build_request(
+            model, [Message(role="user", content="Count to 1000.")], Sampling(max_tokens=2000)
+        )
+        begun = asyncio.Event()
+
+        async def long_run() -> None:
+            async with record(strict_engine, store, request, chat_id="test") as recording:
+                async for _ in recording:
+                    begun.set()
+
+        task = asyncio.create_task(long_run())
+        await asyncio.wait_for(begun.wait(), 120)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        async with asyncio.timeout(2):
+            while await strict_engine.running():
+                await asyncio.sleep(0.05)
+        (run, *_) = await store.runs()
+        assert run.status == "stopped"
