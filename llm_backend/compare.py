@@ -123,8 +123,8 @@ def compare(reference: Receipt, candidate: Receipt) -> Comparison:
         reference_length=len(before.tokens),
         candidate_length=len(after.tokens),
         partial=_cut(reference) or _cut(candidate),
-        reference_end=_end(reference),
-        candidate_end=_end(candidate),
+        reference_end=receipt_end(reference),
+        candidate_end=receipt_end(candidate),
         same_text=before.text == after.text,
         request_changes=_request_changes(reference.request, candidate.request),
         engine_changes=engine_changes(
@@ -187,6 +187,14 @@ def logprob_of(token_id: int, where: TokenRecord) -> float | None:
     return None
 
 
+def receipt_end(receipt: Receipt) -> str:
+    """How a run ended in one word: the engine's finish reason, else the status."""
+    completion = receipt.completion
+    if completion.status is Status.COMPLETE:
+        return completion.finish_reason or "unknown"
+    return completion.status.value
+
+
 def _reasons(reference: Receipt, candidate: Receipt) -> Iterator[Reason]:
     for kind, field in (
         ("other_model", "model"),
@@ -239,13 +247,6 @@ def _ended_by_itself(reference: Receipt, candidate: Receipt) -> bool:
     if lengths[0] == lengths[1]:
         return False
     return not _cut(reference if lengths[0] < lengths[1] else candidate)
-
-
-def _end(receipt: Receipt) -> str:
-    completion = receipt.completion
-    if completion.status is Status.COMPLETE:
-        return completion.finish_reason or "unknown"
-    return completion.status.value
 
 
 def _seeded(receipt: Receipt) -> bool:
