@@ -1,0 +1,126 @@
+"""A receipt's digest covers all of it, survives the trip through JSON, and notices any change."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from pydantic import ValidationError
+from sample_receipts import receipt, request, token
+
+from llm_backend.errors import ReceiptInvalid
+from llm_backend.receipt import (
+    EngineFingerprint,
+    Receipt,
+    Sampling,
+    Status,
+    TokenRecord,
+    known_logprob,
+    parse_receipt,
+)
+
+AWKWARD = "CRLF\r\n U+2028\u2028 nul\x00 𠮷×2 naïve 👩‍🔬"
+
+
+@pytest.mark.parametrize(
+    "original",
+    [
+        receipt(),
+        receipt(asked=request(seed=2**63 - 1)),
+        receipt(asked=request(seed=-(2**63))),
+        receipt(asked=request(seed=None, temperature=0.8)),
+        receipt(asked=request(question=AWKWARD), text=AWKWARD),
+        receipt([TokenRecord(7, None, None), token(8, None), TokenRecord(9, -0.0, b"\xf0\x9f")]),
+        receipt([token(7, -1.0, top={7: -1.0, 8: None})]),
+        receipt([], status=Status.INTERRUPTED, detail="the engine closed the connection"),
+    ],
+    ids=["plain", "seed max", "seed min", "no seed", "unicode", "nulls and bytes", "whole floats", "empty"],
+)
+def test_export_and_parse_give_the_same_receipt(original: Receipt) -> None:
+    again = parse_receipt(original.to_json())
+    assert again == original
+    assert again.digest == original.digest
+
+
+def test_seeds_keep_all_their_digits_in_json() -> None:
+    exported = json.loads(receipt(asked=request(seed=2**63 - 1)).to_json())
+    assert exported["receipt"]["request"]["sampling"]["seed"] == "9223372036854775807"
+
+
+def test_equal_content_has_equal_digests() -> None:
+    assert receipt().digest == receipt().digest
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        receipt([7, 8, 10]),
+        receipt([token(7, -0.5000000000000001), token(8), token(9)]),
+        receipt([token(7, None), token(8), token(9)]),
+        receipt(asked=request(seed=43)),
+        receipt(asked=request(prompt=(1, 2, 4))),
+        receipt(text="another text"),
+        receipt(finish_reason="length"),
+        receipt(status=Status.STOPPED),
+        receipt(engine=EngineFingerprint(model="other")),
+    ],
+)
+def test_any_difference_changes_the_digest(other: Receipt) -> None:
+    assert other.digest != receipt().digest
+
+
+def test_a_changed_file_is_refused_with_both_digests() -> None:
+    original = receipt()
+    tampered = original.to_json().replace('"text":"t7t8t9"', '"text":"t7t8t8"')
+    assert tampered != original.to_json()
+    with pytest.raises(ReceiptInvalid, match=original.digest[:19]):
+        parse_receipt(tampered)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        "a,b\n1,2",
+        "{}",
+        receipt().to_json()[:-1] + ",}",
+        receipt().to_json().replace('"format":1', '"format":2'),
+    ],
+    ids=["empty", "list", "csv", "object", "trailing comma", "other format"],
+)
+def test_what_is_no_receipt_is_refused_with_a_sentence(content: str) -> None:
+    with pytest.raises(ReceiptInvalid, match="not an Encore receipt"):
+        parse_receipt(content)
+
+
+def test_unknown_fields_are_refused() -> None:
+    with pytest.raises(ValidationError):
+        Sampling.model_validate({"temprature": 0.5})
+
+
+@pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf, -9999.0, -1e30])
+def test_values_that_say_nothing_are_unknown(value: float | None) -> None:
+    assert known_logprob(value) is None
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, -0.5, -9998.9])
+def test_real_values_are_kept(value: float) -> None:
+    assert known_logprob(value) == value
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_a_number_that_json_cannot_hold_never_reaches_an_export(value: float) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 (rfc8785's own subclass; its text is not ours)
+        receipt([token(7, value)]).to_json()
+
+
+def test_greedy_requests_ignore_seed_and_filters() -> None:
+    effective = Sampling(seed=42, temperature=0.0, top_p=0.5, top_k=10, min_p=0.1).effective()
+    assert effective == Sampling(seed=None, temperature=0.0)
+
+
+def test_low_temperatures_are_raised_as_vllm_does() -> None:
+    assert Sampling(seed=1, temperature=0.001, top_k=-1).effective().temperature == 0.01
+    assert Sampling(seed=1, temperature=0.001, top_k=-1).effective().top_k == 0
