@@ -120,7 +120,9 @@ class TestStrict:
         assert "�" not in receipt.completion.text.rstrip("�"), "only a cut-off end may be incomplete"
 
     async def test_a_prompt_that_cannot_fit_is_refused_with_numbers(self, strict_engine, store) -> None:
-        with pytest.raises(PromptTooLong, match=r"the answer may take 4,090; this engine's context holds 4,096"):
+        with pytest.raises(
+            PromptTooLong, match=r"the answer may take 4,090; this engine's context holds 4,096"
+        ):
             await ask(strict_engine, store, max_tokens=4090)
 
     async def test_stopping_frees_the_engine(self, strict_engine, store) -> None:

@@ -167,9 +167,7 @@ async def test_stop_keeps_what_arrived_and_ends_the_generation(engine, store, en
     await ask(engine, store)
 
 
-async def test_too_long_is_refused_before_sending_with_the_real_numbers(
-    engine, store, engine_script
-) -> None:
+async def test_too_long_is_refused_before_sending_with_the_real_numbers(engine, store, engine_script) -> None:
     engine_script.max_model_len = 100
     prompt = len(tokenize("<|user|>" + "x " * 30 + "<|end|><|assistant|>"))
     with pytest.raises(PromptTooLong, match=f"{prompt} tokens and the answer may take 90; .* 100 in all"):
@@ -209,7 +207,9 @@ async def test_a_core_that_died_is_not_ready(engine, store, engine_script) -> No
         await ask(engine, store)
 
 
-async def test_missing_and_clamped_logprobs_are_unknown_never_a_difference(engine, store, engine_script) -> None:
+async def test_missing_and_clamped_logprobs_are_unknown_never_a_difference(
+    engine, store, engine_script
+) -> None:
     engine_script.default = Reply(logprobs="clamped")
     run, receipt = await ask(engine, store)
     assert receipt.completion.tokens[0].logprob is None

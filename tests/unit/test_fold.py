@@ -19,7 +19,9 @@ def entry(token_id: int, logprob: float | None, raw: bytes = b"x", top: Any = No
     }
 
 
-def chunk(content: str | None, ids: list[int] | None, entries: list[Any] | None, **delta: Any) -> dict[str, Any]:
+def chunk(
+    content: str | None, ids: list[int] | None, entries: list[Any] | None, **delta: Any
+) -> dict[str, Any]:
     logprobs = None if entries is None else {"content": entries}
     return {"choices": [{"delta": {"content": content, **delta}, "token_ids": ids, "logprobs": logprobs}]}
 
