@@ -34,10 +34,10 @@ class VerdictLine:
     shape: str
     title: str
     detail: str
-    """Without the full stop."""
+    whole: str
 
     def __str__(self) -> str:
-        return f"{self.shape} {self.title} — {self.detail}."
+        return self.whole
 
 
 def verdict_line(comparison: Comparison, lang: Language = "en") -> VerdictLine:
@@ -53,10 +53,10 @@ def verdict_line(comparison: Comparison, lang: Language = "en") -> VerdictLine:
         title, detail = text(key, lang), _identical_detail(comparison, key, lang)
     else:
         reasons = (reason_phrase(reason, lang) for reason in comparison.reasons)
-        title, detail = text(key, lang), "; ".join(reasons)
-    if lang == "zh-CN":
-        detail = detail.replace("; ", "；")
-    return VerdictLine(SHAPES[comparison.verdict], title, detail)
+        title, detail = text(key, lang), text("verdict.and", lang).join(reasons)
+    shape = SHAPES[comparison.verdict]
+    whole = text("verdict.line", lang, shape=shape, title=title, detail=detail)
+    return VerdictLine(shape, title, detail, whole)
 
 
 def verdict_name(verdict: str, position: int | None = None, lang: Language = "en") -> str:
