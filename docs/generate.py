@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from scripted_engine import Reply, Script, ScriptedEngine, serving
+from scripted_engine import Reply, Script, ScriptedEngine, serving  # noqa: E402  # found by the line above
 
 README = ROOT / "README.md"
 QUESTION = "What is 235 times 478?"

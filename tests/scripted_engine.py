@@ -92,7 +92,8 @@ def token_id(token: str) -> int:
 
 
 def _logprob(token: str, position: int) -> float:
-    return -(zlib.crc32(f"{token}:{position}".encode()) % 1000) / 1000.0
+    """Below ln 0.5, so that a token and its runner-up stay a distribution."""
+    return -0.75 - (zlib.crc32(f"{token}:{position}".encode()) % 1000) / 1000.0
 
 
 class ScriptedEngine:
