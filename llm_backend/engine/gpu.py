@@ -58,14 +58,13 @@ def visible(gpus: Mapping[str, Gpu], selection: str | None) -> tuple[Gpu, ...]:
         return tuple(gpu for key, gpu in gpus.items() if key.isdigit())
     chosen: list[Gpu] = []
     for name in (part.strip() for part in selection.split(",")):
-        match = next(
-            (gpu for key, gpu in gpus.items() if name and (key == name or _is_uuid_prefix(name, key))), None
-        )
+        match = next((gpu for key, gpu in gpus.items() if _names(name, key)), None)
         if match is None:
             break
         chosen.append(match)
     return tuple(chosen)
 
 
-def _is_uuid_prefix(name: str, key: str) -> bool:
-    return name.startswith("GPU-") and key.startswith(name)
+def _names(name: str, key: str) -> bool:
+    """CUDA takes an index, or any unambiguous beginning of a UUID."""
+    return key == name or (name.startswith("GPU-") and key.startswith(name))

