@@ -133,14 +133,19 @@ def _connectable(url: str, busy_timeout_s: float) -> AsyncEngine:
             f"ENCORE_DATABASE_URL is not usable: {_first_line(error)}.",
             "It needs an async driver, for example sqlite+aiosqlite:///encore.db.",
         ) from error
-    if parsed.get_backend_name() == "sqlite":
-        _create_folder(parsed)
-        _prepare_sqlite(engine, busy_timeout_s)
+    match parsed.get_backend_name():
+        case "sqlite":
+            _create_folder(parsed)
+            _prepare_sqlite(engine, busy_timeout_s)
+        case "postgresql":
+            pass
+        case other:
+            raise StoreError(f"Encore does not know {other} databases.", "Use SQLite or PostgreSQL.")
     return engine
 
 
 def _create_folder(url: URL) -> None:
-    if url.database and url.database != ":memory:":
+    if url.database and url.database != ":memory:" and not url.database.startswith("file:"):
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
 
 

@@ -7,8 +7,8 @@ import json
 from typing import Any
 
 import rfc8785
-from sqlalchemy import exists, insert, select
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import select
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from llm_backend.errors import ReceiptInvalid, ReceiptNotFound
@@ -60,16 +60,9 @@ def check_body(digest: str, body: str) -> None:
 
 
 async def insert_receipt(connection: AsyncConnection, row: dict[str, Any]) -> None:
-    """Insert unless a receipt with this digest is there; another process may win the race."""
-    there = select(exists().where(ReceiptRow.digest == row["digest"]))
-    if (await connection.execute(there)).scalar_one():
-        return
-    try:
-        async with connection.begin_nested():
-            await connection.execute(insert(ReceiptRow).values(row))
-    except IntegrityError:
-        if not (await connection.execute(there)).scalar_one():
-            raise
+    """Insert unless a receipt with this digest is there, whoever else is inserting it right now."""
+    insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+    await connection.execute(insert(ReceiptRow).values(row).on_conflict_do_nothing())
 
 
 async def fetch_body(connection: AsyncConnection, digest: str) -> str:

@@ -1,0 +1,73 @@
+"""The migrations build exactly the tables the code expects, and can be undone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, inspect
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from llm_backend.store.database import migrate, migrate_down, open_database, writing
+from llm_backend.store.models import Base
+
+T = TypeVar("T")
+
+TABLES = {"receipts", "runs", "run_tokens", "comparisons"}
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncIterator[AsyncEngine]:
+    engine = await open_database(f"sqlite+aiosqlite:///{tmp_path / 'encore.db'}", busy_timeout_s=1)
+    yield engine
+    await engine.dispose()
+
+
+async def on(engine: AsyncEngine, work: Callable[[Connection], T]) -> T:
+    async with writing(engine).begin() as connection:
+        return await connection.run_sync(work)
+
+
+def tables(connection: Connection) -> set[str]:
+    return set(inspect(connection).get_table_names()) - {"alembic_version"}
+
+
+async def test_opening_brings_a_new_database_up_to_date(engine: AsyncEngine) -> None:
+    assert await on(engine, tables) == TABLES
+
+
+async def test_migrations_and_models_agree(engine: AsyncEngine) -> None:
+    differences = await on(
+        engine, lambda connection: compare_metadata(MigrationContext.configure(connection), Base.metadata)
+    )
+    assert differences == []
+
+
+async def test_down_and_up_again(engine: AsyncEngine) -> None:
+    await on(engine, migrate_down)
+    assert await on(engine, tables) == set()
+    await on(engine, migrate)
+    assert await on(engine, tables) == TABLES
+
+
+async def test_a_failed_migration_leaves_the_tables_as_they_were(engine: AsyncEngine) -> None:
+    def down_then_fail(connection: Connection) -> None:
+        migrate_down(connection)
+        raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError):
+        await on(engine, down_then_fail)
+    assert await on(engine, tables) == TABLES
+
+
+async def test_sqlite_is_set_up_for_several_writers(engine: AsyncEngine) -> None:
+    async with engine.connect() as connection:
+        settings = {
+            name: (await connection.exec_driver_sql(f"PRAGMA {name}")).scalar_one()
+            for name in ("journal_mode", "busy_timeout", "foreign_keys")
+        }
+    assert settings == {"journal_mode": "wal", "busy_timeout": 1000, "foreign_keys": 1}
