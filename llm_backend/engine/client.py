@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -23,7 +22,8 @@ from openai import AsyncOpenAI, AsyncStream
 from prometheus_client.parser import text_string_to_metric_families
 
 from llm_backend.engine.fold import Delta, StreamFold
-from llm_backend.engine.manifest import read_manifest
+from llm_backend.engine.manifest import Manifest, read_manifest
+from llm_backend.engine.process import read_pid_file
 from llm_backend.errors import (
     EngineError,
     EngineInterrupted,
@@ -104,18 +104,13 @@ class EngineClient:
         return EngineState("dead" if self._seen_ready else "loading", f"/health answers {health.status_code}")
 
     def _launching(self) -> bool:
-        manifest = self._manifest()
-        if manifest is None or manifest.pid is None:
+        """Whether an engine that start.sh launched is alive, though it does not answer yet."""
+        if self._manifest_file is None:
             return False
-        try:
-            os.kill(manifest.pid, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            return True
-        return True
+        process = read_pid_file(self._manifest_file.with_name("engine.pid"))
+        return process is not None and process.alive()
 
-    def _manifest(self) -> Any:
+    def _manifest(self) -> Manifest | None:
         manifest = read_manifest(self._manifest_file) if self._manifest_file else None
         return manifest if manifest is not None and manifest.url.rstrip("/") == self.url else None
 
@@ -138,8 +133,7 @@ class EngineClient:
         manifest = self._manifest()
         # A manifest of another version belongs to an engine that has since been replaced.
         if manifest is not None and version in (None, manifest.fingerprint.vllm_version):
-            fingerprint: EngineFingerprint = manifest.fingerprint.model_copy(update=told)
-            return fingerprint
+            return manifest.fingerprint.model_copy(update=told)
         return EngineFingerprint(**told)
 
     async def _models(self) -> list[dict[str, Any]]:

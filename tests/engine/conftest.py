@@ -1,0 +1,67 @@
+"""Real vLLM servers on CPU, started by start.sh as a user would, one profile at a time."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from llm_backend.engine.client import EngineClient
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@contextmanager
+def started(folder: Path, profile: str) -> Iterator[tuple[str, Path]]:
+    """`./start.sh engine --detach` with its own ports and files; yields the URL and the manifest."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environ = os.environ | {
+        "ENCORE_ENGINE": "cpu",
+        "ENCORE_PROFILE": profile,
+        "ENCORE_ENGINE_PORT": str(port),
+        "ENCORE_RUN_DIR": str(folder / "run"),
+        "ENCORE_DATA_DIR": str(folder / "data"),
+        "ENCORE_LOG_FILE": str(folder / "llm.log"),
+    }
+    start = ["bash", str(ROOT / "start.sh")]
+    done = subprocess.run(
+        [*start, "engine", "--detach"], env=environ, capture_output=True, text=True, check=False
+    )
+    try:
+        assert done.returncode == 0, done.stderr
+        yield f"http://127.0.0.1:{port}", folder / "run" / "manifest.json"
+    finally:
+        subprocess.run([*start, "stop"], env=environ, capture_output=True, check=False)
+
+
+@pytest.fixture(scope="class")
+def fast_launch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    with started(tmp_path_factory.mktemp("fast"), "fast") as launch:
+        yield launch
+
+
+@pytest.fixture(scope="class")
+def strict_launch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    with started(tmp_path_factory.mktemp("strict"), "strict") as launch:
+        yield launch
+
+
+@pytest.fixture
+async def fast_engine(fast_launch: tuple[str, Path]) -> AsyncIterator[EngineClient]:
+    url, manifest = fast_launch
+    async with EngineClient(url, manifest_file=manifest) as client:
+        yield client
+
+
+@pytest.fixture
+async def strict_engine(strict_launch: tuple[str, Path]) -> AsyncIterator[EngineClient]:
+    url, manifest = strict_launch
+    async with EngineClient(url, manifest_file=manifest) as client:
+        yield client
