@@ -24,7 +24,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, Va
 
 from llm_backend.errors import ReceiptInvalid
 
-FORMAT = 1
+FORMAT: Literal[1] = 1
 """Receipt format; raised whenever the same run would get another digest."""
 
 LOGPROB_FLOOR = -9999.0
@@ -226,7 +226,7 @@ class Receipt(Frozen):
 
     def to_json(self) -> str:
         """Strict JSON with the digest beside the content; `parse_receipt` reads it back."""
-        document = {"digest": self.digest, "receipt": self.model_dump(mode="json")}
+        document: dict[str, Any] = {"digest": self.digest, "receipt": self.model_dump(mode="json")}
         return rfc8785.dumps(document).decode()
 
 

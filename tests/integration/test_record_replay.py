@@ -197,7 +197,7 @@ async def test_engine_states(engine, engine_script) -> None:
 async def test_nothing_listening_is_unreachable(store) -> None:
     async with EngineClient("http://127.0.0.1:9") as nowhere:
         assert (await nowhere.state()).kind == "unreachable"
-        with pytest.raises(EngineUnreachable, match="127.0.0.1:9"):
+        with pytest.raises(EngineUnreachable, match=r"127\.0\.0\.1:9"):
             await ask(nowhere, store)
 
 
