@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,14 +15,17 @@ from alembic.config import Config
 from alembic.util import CommandError
 from sqlalchemy import Connection, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, InvalidRequestError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InvalidRequestError, OperationalError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from llm_backend.errors import StoreError
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
-_WRITING = "encore_writing"
+_BEGIN = "encore_begin"
+"""Execution option: how a transaction begins on SQLite; empty for statements that must be outside one."""
+
+_WAL_PAUSE_S = 0.02
 
 # What drivers say, what it means, and what people can do about it.
 _REFUSALS = (
@@ -62,6 +67,8 @@ async def open_database(url: str, *, busy_timeout_s: float) -> AsyncEngine:
     with refusals_as_sentences():
         engine = _connectable(url, busy_timeout_s)
         try:
+            if engine.dialect.name == "sqlite":
+                await _write_ahead(engine, busy_timeout_s)
             async with writing(engine).begin() as connection:
                 await connection.run_sync(migrate)
         except CommandError as error:
@@ -82,7 +89,7 @@ def writing(engine: AsyncEngine) -> AsyncEngine:
     A transaction that starts by reading and writes later fails at once when another wrote meanwhile;
     one that starts by taking the lock waits its turn (up to the busy timeout).
     """
-    return engine.execution_options(**{_WRITING: True})
+    return engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
 
 
 def migrate(connection: Connection, revision: str = "head") -> None:
@@ -157,16 +164,33 @@ def _prepare_sqlite(engine: AsyncEngine, busy_timeout_s: float) -> None:
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout = {round(busy_timeout_s * 1000)}")
         cursor.execute("PRAGMA foreign_keys = ON")
-        # Readers never wait for the writer. A killed process loses nothing; a power cut may lose the
-        # last moments but never breaks the file.
-        cursor.execute("PRAGMA journal_mode = WAL")
+        # With write-ahead logging a killed process loses nothing; a power cut may lose the last moments
+        # but never breaks the file.
         cursor.execute("PRAGMA synchronous = NORMAL")
         cursor.close()
 
     @event.listens_for(engine.sync_engine, "begin")
     def begin(connection: Connection) -> None:
-        immediate = connection.get_execution_options().get(_WRITING, False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+        statement = connection.get_execution_options().get(_BEGIN, "BEGIN")
+        if statement:
+            connection.exec_driver_sql(statement)
+
+
+async def _write_ahead(engine: AsyncEngine, busy_timeout_s: float) -> None:
+    """Switch the file to write-ahead logging, where readers never wait for the writer.
+
+    For this one statement SQLite does not wait while another process is doing the same.
+    """
+    deadline = time.monotonic() + busy_timeout_s
+    while True:
+        try:
+            async with engine.execution_options(**{_BEGIN: ""}).connect() as connection:
+                await connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+                return
+        except OperationalError as error:
+            if "locked" not in str(error.orig) or time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(_WAL_PAUSE_S)
 
 
 def _refusal(said: str) -> StoreError:
