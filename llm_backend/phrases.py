@@ -50,7 +50,9 @@ def verdict_line(comparison: Comparison, lang: Language = "en") -> VerdictLine:
         largest, first = comparison.max_abs_logprob_diff, comparison.first_drift
         title, detail = text(key, lang), text(f"{key}.detail", lang, largest=largest, first=first)
     elif comparison.verdict is Verdict.IDENTICAL:
-        title, detail = text(key, lang), _identical_detail(comparison, key, lang)
+        beyond = comparison.partial and comparison.reference_length != comparison.candidate_length
+        title = text(f"{key}.partial" if beyond else key, lang)
+        detail = _identical_detail(comparison, key, lang)
     else:
         reasons = (reason_phrase(reason, lang) for reason in comparison.reasons)
         title, detail = text(key, lang), text("verdict.and", lang).join(reasons)
@@ -144,6 +146,12 @@ def field_label(group: str, field: str, lang: Language = "en") -> str:
 
 def run_summary(run: Run, lang: Language = "en") -> str:
     """The quiet line under an answer: `seed 42 · greedy · 312 tokens · 28.0 tok/s · 7c19e0`."""
+    digest = [short_digest(run.digest, 6)] if run.digest else []
+    return " · ".join([run_settings(run, lang), *digest])
+
+
+def run_settings(run: Run, lang: Language = "en") -> str:
+    """How a run was sampled, how much it gave and how fast; how it ended unless by itself."""
     parts = [
         text("run.no_seed", lang) if run.seed is None else text("run.seed", lang, seed=run.seed),
         text("run.greedy" if run.greedy else "run.sampled", lang),
@@ -152,10 +160,8 @@ def run_summary(run: Run, lang: Language = "en") -> str:
         parts.append(text("run.tokens", lang, n=run.completion_tokens))
     if run.tokens_per_second is not None:
         parts.append(text("run.speed", lang, speed=run.tokens_per_second))
-    if run.status != "complete" or run.finish_reason not in (None, "stop"):
+    if run_end(run) != "stop":
         parts.append(end_phrase(run_end(run), lang))
-    if run.digest:
-        parts.append(short_digest(run.digest, 6))
     return " · ".join(parts)
 
 

@@ -26,7 +26,7 @@ from llm_backend.phrases import (
     measurements,
     notes,
     run_end,
-    run_summary,
+    run_settings,
     short_digest,
     verdict_line,
     verdict_name,
@@ -108,7 +108,7 @@ def _change_table(changes: Sequence[EngineChange], lang: Language) -> list[tuple
 def run_line(run: Run, lang: Language = "en") -> str:
     """One run in a list: digest, when, settings, and what was asked."""
     digest = short_digest(run.digest) if run.digest else "-" * 12
-    parts = [digest, f"{run.started_at.astimezone(UTC):%Y-%m-%d %H:%M}", run_summary(run, lang)]
+    parts = [digest, f"{run.started_at.astimezone(UTC):%Y-%m-%d %H:%M}", run_settings(run, lang)]
     if run.kind != "ask":
         parts.append(text(f"run.kind.{run.kind}", lang))
     if run.verdict:
@@ -130,7 +130,7 @@ def runs_markdown(runs: Sequence[Run], lang: Language = "en") -> str:
                 short_digest(run.digest) if run.digest else "",
                 f"{run.started_at.astimezone(UTC):%Y-%m-%d %H:%M}",
                 text(f"run.kind.{run.kind}", lang),
-                run_summary(run, lang),
+                run_settings(run, lang),
                 end_phrase(run_end(run), lang),
                 verdict_name(run.verdict, lang=lang) if run.verdict else "",
                 _one_line(run.question),

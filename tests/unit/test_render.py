@@ -69,6 +69,14 @@ class TestVerdictLine:
         line = said(receipt(tokens([1, 2, 3], [-0.5, None, -0.5])), receipt(tokens([1, 2, 3])))
         assert "bit-equal at the 2 positions where both are known" in line
 
+    def test_identical_over_what_exists_does_not_claim_the_rest(self) -> None:
+        line = said(receipt(), receipt([7, 8], status=Status.STOPPED))
+        assert line == "● Same as far as it goes — 2 of 3 tokens, probabilities bit-equal."
+
+    def test_both_cut_at_the_same_length_came_out_the_same(self) -> None:
+        cut = receipt(finish_reason="length")
+        assert said(cut, cut).startswith("● Came out the same — 3 of 3 tokens")
+
     def test_drifted(self) -> None:
         moved = [-0.5] * 118 + [-0.53] + [-0.5] * 193
         line = said(receipt(tokens(ids(312))), receipt(tokens(ids(312), moved)))
@@ -82,7 +90,7 @@ class TestVerdictLine:
 
     def test_diverged_where_one_side_ended(self) -> None:
         assert said(receipt([7]), receipt([7, 8])) == (
-            '✕ Different from token 1 on — recorded ended, replayed "t8" (60.7 %).'
+            '✕ Different from token 1 on — recorded the end of the answer, replayed "t8" (60.7 %).'
         )
 
     def test_unknown_probabilities_are_left_out_not_shown_as_zero(self) -> None:
@@ -218,6 +226,7 @@ class TestRuns:
         assert "\x1b" not in line
         assert line.startswith("7c19e0000000  2026-12-01 03:05  seed 42")
         assert line.endswith("…")
+        assert line.count("7c19e0") == 1
 
     def test_replays_show_their_verdict(self) -> None:
         line = render.run_line(replace(RUN, kind="replay", verdict="DIVERGED"))
