@@ -32,6 +32,9 @@ FLUSH_TOKENS = 64
 FLUSH_SECONDS = 1.0
 """How much of a running answer a crash can cost: whichever is reached first."""
 
+WATCH_SECONDS = 1.0
+"""How often the engine is asked who else it is serving."""
+
 
 def build_request(model: str, messages: Sequence[Message], sampling: Sampling) -> GenerationRequest:
     """The request for a new run, every sampling field explicit so that no server default applies."""
@@ -96,7 +99,16 @@ class Recording:
         self._started = time.monotonic()
         self._ttft_s: float | None = None
         self._stream: EngineStream = await self._engine.stream(request).__aenter__()
+        self._watch = asyncio.create_task(self._watch_neighbours())
         return self
+
+    async def _watch_neighbours(self) -> None:
+        """Load may arrive after the start; the busiest moment seen is what the run is judged by."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            running = await self._engine.running()
+            if running is not None:
+                self._neighbours = max(self._neighbours or 0, running - 1)
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
         async for delta in self._stream:
@@ -113,6 +125,7 @@ class Recording:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._watch.cancel()
         await self._stream.__aexit__(kind, error, trace)
         if error is None:
             status, detail = Status.COMPLETE, ""
@@ -171,7 +184,11 @@ class Recording:
             engine=self._fingerprint.model_copy(update={"system_fingerprint": fold.system_fingerprint}),
         )
         self.run = await self._store.finish(
-            self.run.id, self.receipt, ttft_s=self._ttft_s, duration_s=duration_s
+            self.run.id,
+            self.receipt,
+            ttft_s=self._ttft_s,
+            duration_s=duration_s,
+            neighbours=self._neighbours,
         )
 
 

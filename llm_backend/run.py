@@ -39,7 +39,7 @@ class Run:
     duration_s: float | None = None
     """Seconds from sending the request to the end of the answer."""
     neighbours: int | None = None
-    """Other requests the engine was running when this one started; None when it did not tell."""
+    """The most other requests seen in flight during this one; None when the engine did not tell."""
     engine_url: str = ""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None

@@ -107,13 +107,27 @@ class Store:
             )
 
     async def finish(
-        self, run_id: str, receipt: Receipt, *, ttft_s: float | None, duration_s: float | None
+        self,
+        run_id: str,
+        receipt: Receipt,
+        *,
+        ttft_s: float | None,
+        duration_s: float | None,
+        neighbours: int | None = None,
     ) -> Run:
-        """Store the receipt of a run and mark it as ended; times in seconds."""
+        """Store the receipt of a run and mark it as ended; times in seconds.
+
+        `neighbours`: the most other requests seen in flight, where more is known than at the start.
+        """
         # `recover` elsewhere may have taken this process for lost; the one that was there knows better.
         mine = and_(RunRow.owner == this_process(), RunRow.status == "interrupted")
         run = await self._end(
-            run_id, receipt, or_(RunRow.status == "running", mine), ttft_s=ttft_s, duration_s=duration_s
+            run_id,
+            receipt,
+            or_(RunRow.status == "running", mine),
+            ttft_s=ttft_s,
+            duration_s=duration_s,
+            neighbours=neighbours,
         )
         if run is None:
             raise StoreError(f"Run {run_id} is not running; its receipt was not stored.")
@@ -291,6 +305,7 @@ class Store:
         *,
         ttft_s: float | None = None,
         duration_s: float | None = None,
+        neighbours: int | None = None,
     ) -> Run | None:
         """Replace the tokens of a running run by its receipt; None, and nothing done, unless `allowed`."""
         row = await asyncio.to_thread(encode_receipt, receipt)
@@ -302,6 +317,8 @@ class Store:
             "request": None,
             "engine": None,
         }
+        if neighbours is not None:
+            ended["neighbours"] = neighbours
         async with self._write() as connection:
             if not await connection.scalar(select(RunRow.id).where(RunRow.id == run_id, allowed)):
                 return None

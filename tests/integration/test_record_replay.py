@@ -228,3 +228,12 @@ async def test_two_chats_at_once_keep_their_own_settings(engine, store, engine_s
     assert run_a.id != run_b.id
     assert (a.request.sampling.seed, a.request.sampling.temperature) == (11, 0.0)
     assert (b.request.sampling.seed, b.request.sampling.temperature) == (22, 0.9)
+
+
+async def test_load_that_arrives_during_a_run_is_noticed(engine, store, engine_script) -> None:
+    engine_script.enqueue(Reply(tokens_per_second=40, text="word " * 60))
+    async with record(engine, store, request(), chat_id="chat") as recording:
+        async for _ in recording:
+            engine_script.running = 12
+    assert recording.run is not None
+    assert recording.run.neighbours == 12
