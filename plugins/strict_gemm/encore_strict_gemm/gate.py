@@ -1,0 +1,64 @@
+"""The decision: cuBLAS for every linear layer of the model, or the Triton kernel for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from encore_strict_gemm.proof import Proof, Shape
+
+SWITCH = "ENCORE_STRICT_GEMM"
+REPORT = "ENCORE_STRICT_GEMM_REPORT"
+"""Path of a JSON file that says what this engine uses, for whoever records how an answer was made."""
+
+
+def switched_on(environ: Mapping[str, str]) -> tuple[bool, str | None]:
+    """Whether the plugin should act, and what to say when it was asked to but will not."""
+    wanted = environ.get(SWITCH, "")
+    if not wanted:
+        return False, None
+    if wanted != "cublas":
+        return False, f"{SWITCH}={wanted} is not known; the only value is cublas. Nothing was changed."
+    if environ.get("VLLM_BATCH_INVARIANT", "0") != "1":
+        return False, f"{SWITCH}=cublas needs VLLM_BATCH_INVARIANT=1. Nothing was changed."
+    return True, None
+
+
+@dataclass(slots=True)
+class Gate:
+    """Collects one proof per shape while the weights load; the first fork closes it for good.
+
+    All or nothing: a mixture would be deterministic too, but its name would not say what ran.
+    """
+
+    on_refusal: Callable[[], None]
+    proofs: dict[Shape, Proof] = field(default_factory=dict)
+    refusal: str | None = None
+
+    def admit(self, shape: Shape, prove: Callable[[], Proof]) -> bool:
+        """Whether a layer of this shape may use cuBLAS; `prove` runs once per shape."""
+        if self.refusal is not None:
+            return False
+        if shape not in self.proofs:
+            try:
+                proof = prove()
+            except RuntimeError as error:  # out of memory, or a kernel that does not exist for this card
+                self._refuse(f"{shape}: the self-check could not run ({error})")
+                return False
+            self.proofs[shape] = proof
+            if proof.fork is not None:
+                self._refuse(f"{shape}: {proof.fork}")
+        return self.refusal is None
+
+    def _refuse(self, reason: str) -> None:
+        self.refusal = reason
+        self.on_refusal()
+
+    def report(self) -> dict[str, Any]:
+        """The state as plain data."""
+        return {
+            "linear": "triton" if self.refusal is not None else "cublas",
+            "refusal": self.refusal,
+            "proofs": [{**asdict(shape), **asdict(proof)} for shape, proof in self.proofs.items()],
+        }
