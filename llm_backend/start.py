@@ -33,9 +33,9 @@ from llm_backend.supervise import (
     Interrupted,
     Progress,
     Signals,
+    ask_to_end,
     say,
     sole_supervisor,
-    wait_until_gone,
 )
 
 READY, LOADING, NOT_RUNNING = 0, 1, 2
@@ -85,7 +85,7 @@ def up(settings: Settings, parts: Sequence[str], *, detach: bool) -> int:
         parts = ("app",)
     with Signals() as signals, ExitStack() as locks, ExitStack() as running:
         for part in parts:
-            locks.enter_context(sole_supervisor(settings.run_dir / f"{part}.lock", part))
+            locks.enter_context(sole_supervisor(_lock_file(settings, part), part))
             _refuse_second_start(settings, part)
         if "app" in parts:
             preflight.check_log(settings.app_log_file)
@@ -153,6 +153,8 @@ def _start_app(settings: Settings, signals: Signals, running: ExitStack) -> Chil
 
 def _end(child: Child, signals: Signals) -> None:
     signals.ending()
+    if child.process.alive():
+        say(f"Stopping the {child.name}… (Ctrl-C again ends it at once)")
     child.end(hurry=signals.impatient)
 
 
@@ -180,18 +182,22 @@ def _refuse_second_start(settings: Settings, part: str) -> None:
 
 def stop_all(settings: Settings) -> int:
     """End supervisors, then whatever they or a detached start left behind. Nothing else is ever ended."""
-    ended = []
-    for part in ("app", "engine"):
-        supervised = wait_until_gone(settings.run_dir / f"{part}.lock", deadline=STOP_DEADLINE + 5)
-        process = read_pid_file(_pid_file(settings, part))
-        left = process is not None and process.members() != ()
-        if process is not None and left:
-            stop(process)
-        if supervised or left:
-            ended.append(part)
+    supervisors = {part: read_pid_file(_lock_file(settings, part)) for part in _PARTS["up"]}
+    children = {part: read_pid_file(_pid_file(settings, part)) for part in _PARTS["up"]}
+    found = [
+        part
+        for part in _PARTS["up"]
+        if ((who := supervisors[part]) and who.alive()) or ((child := children[part]) and child.members())
+    ]
+    for part in found:
+        if supervisor := supervisors[part]:
+            ask_to_end(supervisor, deadline=STOP_DEADLINE + 5)
+        if child := children[part]:
+            stop(child)
+    for part in _PARTS["up"]:
         _pid_file(settings, part).unlink(missing_ok=True)
     settings.manifest_file.unlink(missing_ok=True)
-    say(f"Stopped: {', '.join(ended)}." if ended else "Nothing was running.")
+    say(f"Stopped: {', '.join(found)}." if found else "Nothing was running.")
     return 0
 
 
@@ -232,6 +238,10 @@ def _app_status(settings: Settings) -> tuple[int, str]:
 
 def _pid_file(settings: Settings, part: str) -> Path:
     return settings.run_dir / f"{part}.pid"
+
+
+def _lock_file(settings: Settings, part: str) -> Path:
+    return settings.run_dir / f"{part}.lock"
 
 
 def _parser() -> argparse.ArgumentParser:

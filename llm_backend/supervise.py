@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Self
 
 from llm_backend.engine.phase import Phase
-from llm_backend.engine.process import POLL, own, read_pid_file
+from llm_backend.engine.process import POLL, Owned, own, read_pid_file
 from llm_backend.errors import LaunchError
 
 ALREADY_RUNNING = 3
@@ -150,13 +150,11 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def wait_until_gone(pid_file: Path, deadline: float) -> bool:
-    """Ask the process a pid file names to end and wait at most `deadline` seconds; False if there is none."""
-    process = read_pid_file(pid_file)
-    if process is None or not process.alive():
-        return False
+def ask_to_end(process: Owned, deadline: float) -> None:
+    """Ask a supervisor to end, and wait at most `deadline` seconds while it stops its children."""
+    if not process.alive():
+        return
     os.kill(process.pid, signal.SIGTERM)
     limit = time.monotonic() + deadline
     while process.alive() and time.monotonic() < limit:
         time.sleep(POLL)
-    return True

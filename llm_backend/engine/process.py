@@ -21,6 +21,9 @@ from pathlib import Path
 STOP_DEADLINE = 20.0
 """Seconds between asking a process to end and killing its group. vLLM needs about 7 to end cleanly."""
 
+ORPHAN_DEADLINE = 5.0
+"""Seconds that workers get after their leader has gone."""
+
 POLL = 0.1
 """Seconds between looks at a process that is starting or ending."""
 
@@ -88,13 +91,15 @@ def stop(
     """
     limit = time.monotonic() + deadline
     if process.alive():
-        _signal(process.pid, signal.SIGTERM)
-    else:
-        _signal_all(process.members(), signal.SIGTERM)
-    while process.members():
+        _signal((process.pid,), signal.SIGTERM)
+    orphans_told = False
+    while members := process.members():
         reap()
+        if not orphans_told and not process.alive():
+            _signal(members, signal.SIGTERM)
+            orphans_told, limit = True, min(limit, time.monotonic() + ORPHAN_DEADLINE)
         if hurry() or time.monotonic() > limit:
-            _signal_all(process.members(), signal.SIGKILL)
+            _signal(members, signal.SIGKILL)
         time.sleep(POLL)
     reap()
 
@@ -183,11 +188,7 @@ def _processes() -> Iterator[tuple[int, _Stat]]:
             yield int(entry.name), stat
 
 
-def _signal(pid: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
-
-
-def _signal_all(pids: Sequence[int], number: signal.Signals) -> None:
+def _signal(pids: Sequence[int], number: signal.Signals) -> None:
     for pid in pids:
-        _signal(pid, number)
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
