@@ -13,7 +13,7 @@ from typing import Any
 from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, event, func, select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InvalidRequestError, OperationalError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -24,6 +24,9 @@ _MIGRATIONS = Path(__file__).parent / "migrations"
 
 _BEGIN = "encore_begin"
 """Execution option: how a transaction begins on SQLite; empty for statements that must be outside one."""
+
+_MIGRATION_LOCK = 0x656E636F7265
+"""Any number that other programs in the same PostgreSQL database do not use: "encore"."""
 
 _WAL_PAUSE_S = 0.02
 
@@ -70,6 +73,8 @@ async def open_database(url: str, *, busy_timeout_s: float) -> AsyncEngine:
             if engine.dialect.name == "sqlite":
                 await _write_ahead(engine, busy_timeout_s)
             async with writing(engine).begin() as connection:
+                if engine.dialect.name == "postgresql":  # SQLite's write lock is held already
+                    await connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
                 await connection.run_sync(migrate)
         except CommandError as error:
             await engine.dispose()

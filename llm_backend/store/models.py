@@ -86,7 +86,9 @@ class RunTokensRow(Base):
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), index=True)
     start: Mapped[int]
     tokens: Mapped[str]
+    """JSON."""
     text: Mapped[str]
+    """A JSON string."""
 
 
 class ComparisonRow(Base):

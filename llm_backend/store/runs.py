@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -51,8 +52,9 @@ def run_values(asked: GenerationRequest, /, **known: Any) -> dict[str, Any]:
     }
 
 
-def dump_tokens(tokens: Sequence[TokenRecord]) -> str:
-    return _TOKENS.dump_json(tuple(tokens)).decode()
+def dump_chunk(tokens: Sequence[TokenRecord], text: str) -> dict[str, str]:
+    """Columns of a chunk; the text is escaped too, since PostgreSQL keeps no NUL characters."""
+    return {"tokens": _TOKENS.dump_json(tuple(tokens)).decode(), "text": json.dumps(text)}
 
 
 def select_runs() -> AnySelect:
@@ -106,7 +108,7 @@ def recovered_receipt(request: str, engine: str, chunks: Sequence[AnyRow]) -> Re
         if chunk.start != len(tokens):
             break
         tokens += _TOKENS.validate_json(chunk.tokens)
-        text += chunk.text
+        text += json.loads(chunk.text)
     return Receipt(
         request=GenerationRequest.model_validate_json(request),
         completion=Completion(
@@ -118,4 +120,4 @@ def recovered_receipt(request: str, engine: str, chunks: Sequence[AnyRow]) -> Re
 
 def _question(request: GenerationRequest) -> str:
     asked = (message.content for message in reversed(request.messages) if message.role == "user")
-    return next(asked, "")[:QUESTION_LENGTH]
+    return next(asked, "")[:QUESTION_LENGTH].replace("\0", "\N{SYMBOL FOR NULL}")

@@ -35,7 +35,7 @@ from llm_backend.store.receipts import (
     insert_receipt,
     token_dicts,
 )
-from llm_backend.store.runs import dump_tokens, recovered_receipt, run_values, select_runs, to_run
+from llm_backend.store.runs import dump_chunk, recovered_receipt, run_values, select_runs, to_run
 
 BUSY_TIMEOUT_S = 10.0
 """How long a transaction waits for another process's write lock (SQLite)."""
@@ -93,7 +93,7 @@ class Store:
 
     async def append(self, run_id: str, start: int, tokens: Sequence[TokenRecord], text: str) -> None:
         """Keep tokens [start, start + len(tokens)) of a running run, and the text that came with them."""
-        body = await asyncio.to_thread(dump_tokens, tokens)
+        chunk = await asyncio.to_thread(dump_chunk, tokens, text)
         async with self._write() as connection:
             touched = await connection.execute(
                 update(RunRow)
@@ -102,9 +102,7 @@ class Store:
             )
             if touched.rowcount == 0:
                 raise StoreError(f"Run {run_id} is not running; nothing can be added to it.")
-            await connection.execute(
-                insert(RunTokensRow).values(run_id=run_id, start=start, tokens=body, text=text)
-            )
+            await connection.execute(insert(RunTokensRow).values(run_id=run_id, start=start, **chunk))
 
     async def finish(
         self,

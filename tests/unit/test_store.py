@@ -102,7 +102,7 @@ class TestRoundTrip:
     ) -> None:
         """Long answers take a second of pure computing; other chats must not wait for it."""
         threads: set[int] = set()
-        for name in ("encode_receipt", "decode_receipt", "export_document", "token_dicts", "dump_tokens"):
+        for name in ("encode_receipt", "decode_receipt", "export_document", "token_dicts", "dump_chunk"):
             original = getattr(store_module, name)
 
             def spy(*arguments: Any, original: Any = original) -> Any:
@@ -149,7 +149,7 @@ class TestRecording:
         given = receipt(status=Status.STOPPED)
         run = await store.begin(given.request, ENGINE, chat_id="chat", kind="ask")
         await store.append(run.id, 0, tokens([7, 8]), "t7t8")
-        assert sql(database, "SELECT start, text FROM run_tokens") == [(0, "t7t8")]
+        assert sql(database, "SELECT start, text FROM run_tokens") == [(0, '"t7t8"')]
         ended = await store.finish(run.id, given, ttft_s=0.25, duration_s=2.5)
         assert (ended.status, ended.finish_reason, ended.completion_tokens) == ("stopped", None, 3)
         assert (ended.prompt_tokens, ended.fingerprint_digest) == (3, ENGINE.digest)
@@ -367,7 +367,7 @@ class TestConcurrentWriters:
             with pytest.raises(asyncio.CancelledError):
                 await appending
         await store.append(run.id, 0, tokens([8]), "t8")
-        assert sql(database, "SELECT text FROM run_tokens") == [("t8",)]
+        assert sql(database, "SELECT text FROM run_tokens") == [('"t8"',)]
 
 
 class TestRefusals:

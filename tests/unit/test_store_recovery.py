@@ -138,11 +138,11 @@ async def test_tokens_after_a_lost_chunk_are_not_put_at_false_positions(store: S
 
 async def test_text_without_token_ids_is_recovered_too(store: Store, database: Path) -> None:
     run = await store.begin(request(), ENGINE, chat_id="chat", kind="ask")
-    for piece in ("It is ", "112330"):
+    for piece in ("It is ", "\0\u2028", "112330"):
         await store.append(run.id, 0, (), piece)
     own(database, run, elsewhere(), SILENCE * 2)
     await store.recover()
-    assert (await store.receipt_of(run.id)).completion.text == "It is 112330"
+    assert (await store.receipt_of(run.id)).completion.text == "It is \0\u2028112330"
 
 
 async def test_a_run_that_died_before_its_first_token_is_kept_as_empty(store: Store, database: Path) -> None:
