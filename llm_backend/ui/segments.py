@@ -14,10 +14,11 @@ from typing import Literal
 
 Kind = Literal["prose", "code", "inline", "display", "open"]
 
-ENVIRONMENTS = (
-    "align alignat aligned alignedat gather gathered equation multline eqnarray split cases rcases dcases "
-    "array matrix pmatrix bmatrix Bmatrix vmatrix Vmatrix smallmatrix"
-).split()
+ENVIRONMENTS = frozenset(
+    {"align", "alignat", "aligned", "alignedat", "gather", "gathered", "equation", "multline", "eqnarray"}
+    | {"split", "cases", "rcases", "dcases", "array", "smallmatrix"}
+    | {f"{style}matrix" for style in ("", "p", "b", "B", "v", "V")}
+)
 """LaTeX environments taken for formulas when they stand bare; all others stay as they are written."""
 
 LONGEST_INLINE = 240

@@ -1,0 +1,75 @@
+"""What Chainlit leaves open to other origins, closed for the whole application.
+
+Chainlit accepts websockets from any origin. Here a request that another site's page sends, on a
+websocket or with any method that changes something, is refused; and a content security policy keeps
+model text from loading anything and this page from being framed.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_SOCKET_PATH = "/ws/"
+
+POLICY = "; ".join(
+    (
+        "default-src 'self'",
+        # The panel is compiled in the browser, as every Chainlit element is.
+        "script-src 'self' 'unsafe-inline' 'unsafe-eval'",
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' data: blob:",
+        "font-src 'self' data:",
+        "connect-src 'self'",
+        "worker-src 'self' blob:",
+        "object-src 'none'",
+        "base-uri 'self'",
+        "frame-ancestors 'self'",
+    )
+)
+
+
+class Guard:
+    """ASGI middleware around the whole application."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if _from_elsewhere(scope):
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+            else:
+                refusal = PlainTextResponse("This page may not use Encore: it is of another origin.", 403)
+                await refusal(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers["Content-Security-Policy"] = POLICY
+                headers["X-Content-Type-Options"] = "nosniff"
+                headers["Referrer-Policy"] = "same-origin"
+                if scope["path"].startswith("/public/"):
+                    # These files keep their names when they change: have browsers ask (an ETag answers).
+                    headers["Cache-Control"] = "no-cache"
+            await send(message)
+
+        await self._app(scope, receive, send_guarded)
+
+
+def _from_elsewhere(scope: Scope) -> bool:
+    """Whether a browser says that a page of another host sent this; programs send no Origin."""
+    reads_only = scope["type"] == "http" and scope["method"] in _SAFE_METHODS
+    if reads_only and not scope["path"].startswith(_SOCKET_PATH):
+        return False
+    headers = Headers(scope=scope)
+    origin = headers.get("origin")
+    return origin is not None and urlsplit(origin).netloc != headers.get("host", "")

@@ -1,0 +1,211 @@
+"""What the chat does: starting, asking, replaying, stopping, changing settings.
+
+`app.py` connects these to Chainlit's callbacks. Every error ends in a message (`reporting`). A stopped
+or failed exchange leaves no trace in the conversation that later questions send, except an answer that
+was stopped half-way: people saw it, so the model is told of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import chainlit as cl
+
+from llm_backend.errors import EncoreError
+from llm_backend.record import Recording, build_request, record
+from llm_backend.strings import text
+from llm_backend.ui import metrics, panel
+from llm_backend.ui.answer_view import AnswerView
+from llm_backend.ui.backend import backend
+from llm_backend.ui.engine_watch import status_sentence
+from llm_backend.ui.problems import reporting, show_problem
+from llm_backend.ui.prose import readable_prose
+from llm_backend.ui.replaying import replay_in_chat
+from llm_backend.ui.session import ChatSession, current_session, start_session
+from llm_backend.ui.settings_form import read_form, widgets
+
+REPLAY, SHOW = "replay", "show_in_panel"
+
+CHAINLITS_STOP_MESSAGE = "Task manually stopped."
+"""Chainlit adds this, in English only, whenever someone stops a run."""
+
+
+async def start_chat() -> None:
+    """A new chat, or a reloaded page."""
+    session = start_session(backend().settings)
+    async with reporting(session.lang):
+        if (await backend().watch.status()).ready:
+            session.fit_to(await backend().engine.identity())
+        await _send_settings(session)
+        await panel.announce_ready()
+
+
+async def ask_message(message: cl.Message) -> None:
+    """A question typed, picked or edited; an edited one takes back what followed it."""
+    session = _session()
+    session.rewind_to(message.id)
+    session.questions[message.id] = message.content
+    await _ask(session, message.id)
+
+
+async def retry(message_id: str) -> None:
+    """Ask a question again that got no complete answer."""
+    session = _session()
+    if message_id in session.questions:
+        _start_task(_ask(session, message_id))
+
+
+async def replay_run(run_id: str) -> None:
+    """Replay a recorded run, beside the request that asked for it: it may take longer than HTTP allows."""
+    session = _session()
+    _start_task(_replay(session, run_id))
+
+
+async def stop() -> None:
+    """Someone pressed Stop; the task is cancelled already. Take Chainlit's own remark back."""
+    messages = cl.chat_context.get()
+    if messages and messages[-1].content == CHAINLITS_STOP_MESSAGE:
+        await messages[-1].remove()
+
+
+async def change_settings(values: Mapping[str, Any]) -> None:
+    """From the next run on; what runs now was sent already."""
+    session = _session()
+    async with reporting(session.lang):
+        reading = read_form(values, session.sampling, session.lang)
+        if reading.sampling.max_tokens != session.sampling.max_tokens:
+            session.max_tokens_chosen = True
+        session.sampling, session.system_prompt = reading.sampling, reading.system_prompt
+        for refusal in reading.refusals:
+            await show_problem(refusal, session.lang)
+        if reading.refusals:
+            await _send_settings(session)
+        else:
+            await cl.context.emitter.send_toast(text("settings.saved", session.lang), "success")
+
+
+async def window_message(data: object) -> None:
+    """The page asks for the panel: it is wide enough, or someone pressed its button."""
+    if data == "encore:open":
+        await panel.open_panel(_session())
+
+
+async def show_in_panel(run_id: str) -> None:
+    await panel.open_panel(_session(), run_id)
+
+
+def _session() -> ChatSession:
+    return current_session() or start_session(backend().settings)
+
+
+async def _send_settings(session: ChatSession) -> None:
+    await cl.ChatSettings(widgets(session.sampling, session.system_prompt, session.lang)).send()
+
+
+def _start_task(work: Coroutine[Any, Any, None]) -> None:
+    """Run an action's work as Chainlit runs a message's: the composer waits and shows Stop."""
+
+    async def as_task() -> None:
+        emitter = cl.context.emitter
+        await emitter.task_start()
+        try:
+            with suppress(asyncio.CancelledError):
+                await work
+        finally:
+            await emitter.task_end()
+
+    backend().start(as_task())
+
+
+async def _ask(session: ChatSession, message_id: str) -> None:
+    async with _one_at_a_time(session, retry=message_id):
+        await _wait_for_engine(session, message_id)
+        await _ask_engine(session, message_id)
+
+
+async def _replay(session: ChatSession, run_id: str) -> None:
+    async with _one_at_a_time(session):
+        await replay_in_chat(session, run_id)
+
+
+@asynccontextmanager
+async def _one_at_a_time(session: ChatSession, *, retry: str | None = None) -> AsyncIterator[None]:
+    """One run per chat; it can be stopped, it is stored when the app closes, its errors are shown."""
+    async with reporting(session.lang, retry=retry):
+        if session.busy:
+            raise EncoreError(text("problem.busy", session.lang))
+        task = asyncio.current_task()
+        assert task is not None
+        # Chainlit forgets this for edited messages and for actions, and Stop would do nothing.
+        cl.context.session.current_task = task
+        backend().track(task)
+        session.busy = True
+        try:
+            yield
+        finally:
+            session.busy = False
+
+
+async def _wait_for_engine(session: ChatSession, message_id: str) -> None:
+    """Keep the question until the engine is ready, and say what it is doing meanwhile."""
+    waiting: cl.Message | None = None
+    try:
+        async for status in backend().watch.until_ready():
+            said = readable_prose(status_sentence(status, session.lang))
+            content = f"{said}\n\n{text('waiting.kept', session.lang)}"
+            if waiting is None:
+                waiting = cl.Message(content=content)
+                await waiting.send()
+            elif content != waiting.content:
+                waiting.content = content
+                await waiting.update()
+    except asyncio.CancelledError:
+        await show_problem(text("waiting.stopped", session.lang), session.lang, retry=message_id)
+        raise
+    finally:
+        if waiting is not None:
+            await waiting.remove()
+
+
+async def _ask_engine(session: ChatSession, message_id: str) -> None:
+    engine, store, question = backend().engine, backend().store, session.questions[message_id]
+    identity = await engine.identity()
+    if session.fit_to(identity):
+        await _send_settings(session)
+    sampling = session.sampling  # what is changed from here on applies to the next run
+    request = build_request(identity.model, session.messages(question), sampling)
+    recording = record(engine, store, request, chat_id=session.chat_id)
+    view = AnswerView(session.lang)
+    try:
+        async with view, recording:
+            async for delta in recording:
+                view.feed(delta.text)
+    finally:
+        await _show_result(session, message_id, view, recording, sampling.max_tokens)
+
+
+async def _show_result(
+    session: ChatSession, message_id: str, view: AnswerView, recording: Recording, max_tokens: int
+) -> None:
+    """The last of the answer and its run line, whether it ended, was stopped or broke off."""
+    run, receipt = recording.run, recording.receipt
+    if run is None or receipt is None:  # refused before anything was generated
+        return
+    note = await view.finish(receipt.completion, max_tokens)
+    if run.status != "interrupted":
+        session.remember(message_id, session.questions[message_id], view.answer)
+    metrics.count_run(run)
+    await panel.add_run_line(view.message, run.id, note)
+    for name, icon in ((REPLAY, "repeat"), (SHOW, "panel-right-open")):
+        action = cl.Action(
+            name=name,
+            payload={"run": run.id},
+            label=text(f"action.{name}", session.lang),
+            tooltip=text(f"action.{name}.tooltip", session.lang),
+            icon=icon,
+        )
+        await action.send(for_id=view.message.id)
+    await panel.tell("run", run=run.id)

@@ -1,0 +1,193 @@
+"""The HTTP routes beside the chat: receipts, comparisons and runs for the panel, health, metrics.
+
+Sentences come in the language of the request's Accept-Language header. What is recorded never changes,
+so the costly views (two receipts of 32,768 tokens read, hashed and aligned) are kept a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query
+from fastapi.responses import FileResponse, JSONResponse, Response
+from pydantic import TypeAdapter
+
+from llm_backend import __version__
+from llm_backend.config import ROOT
+from llm_backend.diff import token_window
+from llm_backend.engine.embedded import EMBEDDED_MODEL
+from llm_backend.errors import EncoreError, EngineError, ReceiptNotFound
+from llm_backend.receipt import EngineFingerprint, GenerationRequest, TokenRecord
+from llm_backend.strings import Language, catalogue, pick_language, text
+from llm_backend.ui import metrics, views
+from llm_backend.ui.backend import backend
+from llm_backend.ui.engine_watch import status_sentence
+from llm_backend.ui.panel import TITLES
+
+router = APIRouter()
+
+AcceptLanguage = Annotated[str | None, Header()]
+
+KEPT_VIEWS = 32
+LARGEST_WINDOW = 1000
+"""Tokens per request of `/receipts/{digest}/tokens`."""
+
+HOW_TO_GET_REAL_ANSWERS = "https://huggingface.co/microsoft/Phi-4-mini-reasoning"
+
+PANEL_PARTS = ROOT / "public" / "panel"
+
+_TOKENS = TypeAdapter(tuple[TokenRecord, ...])
+_comparisons: dict[tuple[str, Language], dict[str, Any]] = {}
+
+
+def refused(error: EncoreError) -> JSONResponse:
+    """404 for what is not there, 503 for the engine, 409 for a record that is not sound."""
+    status = 404 if isinstance(error, ReceiptNotFound) else 503 if isinstance(error, EngineError) else 409
+    return JSONResponse({"detail": error.diagnostics()}, status)
+
+
+@router.get("/healthz")
+async def health() -> dict[str, Any]:
+    """For machines: the app answers, and whether the engine can."""
+    status = await backend().watch.status()
+    return {
+        "app": "ok",
+        "version": __version__,
+        "engine": {
+            "kind": status.kind,
+            "detail": status.detail,
+            "phase": status.phase.key if status.phase else None,
+        },
+    }
+
+
+@router.get("/status")
+async def status(accept_language: AcceptLanguage = None) -> dict[str, Any]:
+    """For people, polled by the page: the engine's state in words, and what it is not good for."""
+    lang = pick_language(accept_language)
+    known = await backend().watch.status()
+    demo = known.ready and await _is_demo()
+    return {
+        "engine": known.kind,
+        "sentence": "" if known.ready else status_sentence(known, lang),
+        "last_line": known.phase.last_line if known.phase and not known.ready else "",
+        "note": text("demo.note", lang) if demo else "",
+        "note_link": text("demo.link", lang) if demo else "",
+        "note_href": HOW_TO_GET_REAL_ANSWERS,
+    }
+
+
+async def _is_demo() -> bool:
+    try:
+        return EMBEDDED_MODEL in (await backend().engine.identity()).model
+    except EngineError:
+        return False
+
+
+@router.get("/metrics")
+async def metrics_page() -> Response:
+    return Response(metrics.exposition(), media_type="text/plain; version=0.0.4")
+
+
+@router.get("/strings")
+async def strings(accept_language: AcceptLanguage = None) -> dict[str, str]:
+    """The panel's labels."""
+    words = catalogue(pick_language(accept_language))
+    return {key: sentence for key, sentence in words.items() if key.startswith("panel.")}
+
+
+@router.get("/runs")
+async def runs(
+    chat: str | None = None,
+    before: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    accept_language: AcceptLanguage = None,
+) -> list[dict[str, Any]]:
+    """Newest first; of one chat, or of all."""
+    lang = pick_language(accept_language)
+    found = await backend().store.runs(chat, limit=limit, before=before)
+    return [views.run_item(run, lang) for run in found]
+
+
+@router.get("/runs/{run_id}")
+async def run(run_id: str, accept_language: AcceptLanguage = None) -> dict[str, Any]:
+    """One run with its settings, engine and replays; the engine is what it was then."""
+    store = backend().store
+    found = await store.run(run_id)
+    if found.digest is None:
+        raise ReceiptNotFound(f"Run {run_id} is still going, so it has no receipt yet.")
+    document = await asyncio.to_thread(json.loads, await store.receipt_json(found.digest))
+    return views.run_view(
+        found,
+        GenerationRequest.model_validate(document["receipt"]["request"]),
+        EngineFingerprint.model_validate(document["receipt"]["engine"]),
+        [stored for stored in await store.comparisons(run_id) if stored.reference_run_id == run_id],
+        pick_language(accept_language),
+    )
+
+
+@router.get("/runs/{run_id}/line")
+async def run_line(run_id: str, accept_language: AcceptLanguage = None) -> dict[str, Any]:
+    """The line under an answer."""
+    store = backend().store
+    replays = [stored for stored in await store.comparisons(run_id) if stored.reference_run_id == run_id]
+    return views.run_line(await store.run(run_id), replays, pick_language(accept_language))
+
+
+@router.get("/comparisons/{comparison_id}")
+async def comparison(comparison_id: str, accept_language: AcceptLanguage = None) -> dict[str, Any]:
+    """Verdict, explanation and a window around the fork."""
+    key = comparison_id, pick_language(accept_language)
+    if key not in _comparisons:
+        store = backend().store
+        stored = await store.comparison(comparison_id)
+        reference, candidate = await asyncio.gather(
+            store.receipt_of(stored.reference_run_id), store.receipt_of(stored.candidate_run_id)
+        )
+        view = await asyncio.to_thread(views.comparison_view, stored, reference, candidate, key[1])
+        if len(_comparisons) >= KEPT_VIEWS:
+            del _comparisons[next(iter(_comparisons))]
+        _comparisons[key] = view
+    return _comparisons[key]
+
+
+@router.get("/receipts/{digest}")
+async def receipt(digest: str, download: bool = False) -> Response:
+    """The receipt under a digest or the only one that begins so, as `encore export` writes it."""
+    store = backend().store
+    found = (await store.run_by_digest_prefix(digest)).digest
+    assert found is not None
+    headers = {}
+    if download:
+        name = f"encore-{found.removeprefix('sha256:')[:12]}.json"
+        headers["Content-Disposition"] = f'attachment; filename="{name}"'
+    return Response(await store.receipt_json(found), media_type="application/json", headers=headers)
+
+
+@router.get("/receipts/{digest}/tokens")
+async def tokens(
+    digest: str, start: Annotated[int, Query(ge=0)] = 0, stop: Annotated[int | None, Query(ge=0)] = None
+) -> list[dict[str, Any]]:
+    """Tokens [start, stop) as the panel shows them, at most `LARGEST_WINDOW`."""
+    store = backend().store
+    found = (await store.run_by_digest_prefix(digest)).digest
+    assert found is not None
+    end = min(start + LARGEST_WINDOW, stop if stop is not None else start + LARGEST_WINDOW)
+    records = _TOKENS.validate_python(await store.tokens(found, start, end))
+    shown = token_window(records, 0, len(records))
+    return [{**token, "position": start + token["position"]} for token in shown]
+
+
+@router.get("/public/elements/{title}.jsx")
+async def element(title: str) -> Response:
+    """An element's source. The panel exists under its title in each language and in several files."""
+    if title in TITLES.values():
+        parts = [part.read_text(encoding="utf-8") for part in sorted(PANEL_PARTS.glob("*.jsx"))]
+        return Response("\n".join(parts), media_type="text/javascript")
+    file = ROOT / "public" / "elements" / f"{Path(title).name}.jsx"
+    if not file.is_file():
+        return JSONResponse({"detail": f"There is no element {title}."}, 404)
+    return FileResponse(file, media_type="text/javascript")

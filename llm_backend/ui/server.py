@@ -1,0 +1,37 @@
+"""The web application: our routes, Chainlit under them, one guard around both."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from chainlit.utils import mount_chainlit
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp
+
+from llm_backend.config import ROOT, Settings
+from llm_backend.errors import EncoreError
+from llm_backend.ui.backend import running_backend
+from llm_backend.ui.guard import Guard
+from llm_backend.ui.http import refused, router
+
+
+def create_app(settings: Settings) -> ASGIApp:
+    """The application for one process. Chainlit keeps its state in module globals: one per process."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with running_backend(settings):
+            yield
+
+    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+
+    @app.exception_handler(EncoreError)
+    async def say_what_is_wrong(_: Request, error: EncoreError) -> JSONResponse:
+        return refused(error)
+
+    # Before Chainlit: at path "" it answers whatever is left with its single page.
+    app.include_router(router)
+    mount_chainlit(app, str(ROOT / "app.py"), path="")
+    return Guard(app)

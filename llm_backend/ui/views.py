@@ -1,0 +1,246 @@
+"""What the panel and the run lines show, as JSON: numbers, ids, and sentences in the reader's language.
+
+Everything is about one recorded run or one recorded comparison; nothing here looks at live state.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llm_backend.diff import diff_window
+from llm_backend.engine.profiles import HOPPER, PROFILES, LaunchValues, Profile, rows
+from llm_backend.phrases import (
+    diagnosis_sentence,
+    end_phrase,
+    evidence_sentence,
+    field_label,
+    measurements,
+    notes,
+    run_end,
+    run_summary,
+    short_digest,
+    verdict_line,
+    verdict_name,
+)
+from llm_backend.receipt import EngineFingerprint, GenerationRequest, Receipt, Sampling
+from llm_backend.run import Run
+from llm_backend.store import StoredComparison
+from llm_backend.strings import Language, duration, text
+
+_STRIP = (
+    "model",
+    "model_revision",
+    "vllm_version",
+    "device_names",
+    "profile",
+    "batch_invariant",
+    "prefix_caching",
+    "tensor_parallel_size",
+    "max_model_len",
+)
+"""The engine facts that are always in sight; the rest unfolds."""
+
+_ALWAYS_SHOWN = ("seed", "temperature", "top_p", "top_k", "min_p", "max_tokens", "top_logprobs")
+"""Sampling settings people set; the others are shown only when they differ from neutral."""
+
+
+def run_item(run: Run, lang: Language) -> dict[str, Any]:
+    """One run in a list."""
+    return {
+        "id": run.id,
+        "kind": run.kind,
+        "kind_label": text(f"run.kind.{run.kind}", lang),
+        "question": run.question,
+        "summary": run_summary(run, lang),
+        "status": run.status,
+        "verdict": run.verdict,
+        "verdict_name": verdict_name(run.verdict, lang=lang) if run.verdict else None,
+        "reference_run": run.reference_run_id,
+        "digest": run.digest,
+        "started_at": run.started_at.isoformat(),
+    }
+
+
+def run_line(run: Run, replays: list[StoredComparison], lang: Language) -> dict[str, Any]:
+    """The quiet line under an answer, with the latest replay's verdict."""
+    return {
+        "id": run.id,
+        "status": run.status,
+        "digest": run.digest,
+        "summary": run_summary(run, lang),
+        "replay": replay_item(replays[0], lang) if replays else None,
+    }
+
+
+def replay_item(stored: StoredComparison, lang: Language) -> dict[str, Any]:
+    """One replay in a list: its verdict in words."""
+    line = verdict_line(stored.comparison, lang)
+    return {
+        "id": stored.id,
+        "run": stored.candidate_run_id,
+        "verdict": stored.verdict,
+        "shape": line.shape,
+        "title": line.title,
+        "detail": line.detail,
+        "reason": diagnosis_sentence(stored.diagnosis, lang),
+        "at": stored.created_at.isoformat(),
+    }
+
+
+def run_view(
+    run: Run,
+    request: GenerationRequest,
+    engine: EngineFingerprint,
+    replays: list[StoredComparison],
+    lang: Language,
+) -> dict[str, Any]:
+    """Everything the panel says about one run."""
+    return {
+        **run_item(run, lang),
+        "seed": None if run.seed is None else str(run.seed),
+        "greedy": run.greedy,
+        "facts": _facts(run, lang),
+        "settings": _settings(request.sampling, request.effective, lang),
+        "messages": [message.model_dump() for message in request.messages],
+        "tokens": run.completion_tokens,
+        "fingerprint": short_digest(engine.digest),
+        "engine": _engine(engine, lang),
+        "replays": [replay_item(stored, lang) for stored in replays],
+    }
+
+
+def comparison_view(
+    stored: StoredComparison, reference: Receipt, candidate: Receipt, lang: Language
+) -> dict[str, Any]:
+    """One comparison: the verdict, why, the diff window, and what changed in the engine."""
+    comparison = stored.comparison
+    fork = comparison.first_divergence
+    return {
+        **replay_item(stored, lang),
+        "reference_run": stored.reference_run_id,
+        "compared": comparison.compared,
+        "margin": fork.logprob_margin if fork else None,
+        "measurements": measurements(comparison, lang),
+        "notes": notes(comparison, lang),
+        "evidence": [evidence_sentence(evidence, lang) for evidence in stored.diagnosis.evidence[1:]],
+        "ends": {
+            "reference": end_phrase(comparison.reference_end, lang),
+            "candidate": end_phrase(comparison.candidate_end, lang),
+        },
+        "changes": [
+            {
+                "field": field_label("engine", change.field, lang),
+                "reference": change.reference,
+                "candidate": change.candidate,
+                "relevance": change.relevance,
+                "relevance_label": text(f"relevance.{change.relevance}", lang),
+            }
+            for change in comparison.engine_changes
+        ],
+        "window": diff_window(reference, candidate, comparison),
+    }
+
+
+def _facts(run: Run, lang: Language) -> list[dict[str, str]]:
+    facts: list[tuple[str, str | None]] = [
+        ("prompt_tokens", f"{run.prompt_tokens:,}" if run.prompt_tokens else None),
+        ("completion_tokens", None if run.completion_tokens is None else f"{run.completion_tokens:,}"),
+        ("ttft", None if run.ttft_s is None else duration(run.ttft_s)),
+        ("duration", None if run.duration_s is None else duration(run.duration_s)),
+        ("neighbours", None if run.neighbours is None else str(run.neighbours)),
+        ("end", end_phrase(run_end(run), lang)),
+    ]
+    shown = [
+        {"key": key, "label": text(f"receipt.{key}", lang), "value": value or text("value.unknown", lang)}
+        for key, value in facts
+    ]
+    if run.tokens_per_second is not None:
+        speed = text("run.speed", lang, speed=run.tokens_per_second)
+        shown.insert(2, {"key": "speed", "label": text("panel.speed", lang), "value": speed})
+    return shown
+
+
+def _settings(sent: Sampling, effective: Sampling, lang: Language) -> list[dict[str, Any]]:
+    neutral = Sampling()
+    names = [
+        name
+        for name in Sampling.model_fields
+        if name in _ALWAYS_SHOWN or getattr(sent, name) != getattr(neutral, name)
+    ]
+    return [
+        {
+            "key": name,
+            "label": text(f"sampling.{name}", lang),
+            "sent": _setting(getattr(sent, name), lang),
+            "effective": _setting(getattr(effective, name), lang),
+            "changed": getattr(sent, name) != getattr(effective, name),
+        }
+        for name in names
+    ]
+
+
+def _setting(value: float | int | None, lang: Language) -> str:
+    if value is None:
+        return text("value.none", lang)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _engine(engine: EngineFingerprint, lang: Language) -> dict[str, Any]:
+    facts = [
+        {
+            "key": field,
+            "label": field_label("engine", field, lang),
+            "value": _known(getattr(engine, field), lang),
+            "known": getattr(engine, field) not in (None, (), {}),
+        }
+        for field in EngineFingerprint.model_fields
+    ]
+    return {
+        "model": engine.model,
+        "profile": engine.profile,
+        "facts": [fact for fact in facts if fact["key"] in _STRIP],
+        "more": [fact for fact in facts if fact["key"] not in _STRIP and fact["known"]],
+        "profile_rows": _profile_rows(engine),
+    }
+
+
+def _known(value: object, lang: Language) -> str:
+    match value:
+        case None | () | {}:
+            return text("value.not_told", lang)
+        case bool():
+            return text("value.yes" if value else "value.no", lang)
+        case tuple():
+            return ", ".join(str(entry) for entry in value)
+        case dict():
+            return ", ".join(f"{name}={setting}" for name, setting in sorted(value.items()))
+    return str(value)
+
+
+def _profile_rows(engine: EngineFingerprint) -> list[dict[str, str | None]]:
+    """The launch profile as it was for this engine; empty for one that Encore did not start."""
+    if engine.profile not in PROFILES or engine.device is None:
+        return []
+    profile: Profile = "strict" if engine.profile == "strict" else "fast"
+    values = LaunchValues(
+        seed=engine.engine_seed or 0,
+        max_model_len=engine.max_model_len or 0,
+        compute_capability=HOPPER if "TRITON_ATTN" in engine.argv else None,
+    )
+    launched = {**_arguments(engine.argv), **engine.env}
+    return [
+        # The value comes from the launch itself, not from what the profile would choose today.
+        {"name": row.name, "value": launched[row.name], "why": row.why, "source": row.source}
+        for row in rows(profile, engine.device, values)
+        if row.name in launched
+    ]
+
+
+def _arguments(argv: tuple[str, ...]) -> dict[str, str]:
+    """Flags with their values; a bare flag's value is empty."""
+    following = (*argv[1:], "--")
+    return {
+        word: "" if after.startswith("--") else after
+        for word, after in zip(argv, following, strict=True)
+        if word.startswith("--")
+    }

@@ -1,0 +1,129 @@
+// What the page does around Chainlit's own application: opens the panel where there is room for it,
+// says what the engine is doing, and names the buttons Chainlit leaves nameless.
+(() => {
+  'use strict';
+
+  const WIDE = 1024; // pixels; below, the panel would cover the chat
+  const CLOSED = 'encore-panel-closed';
+  const POLL_MS = { ready: 10_000, other: 1_500 };
+
+  // Chainlit forwards window messages to `on_window_message`.
+  const openPanel = () => window.postMessage('encore:open', window.location.origin);
+
+  window.addEventListener('message', (event) => {
+    const ready = event.source === window && event.data?.type === 'encore:ready';
+    if (ready && window.innerWidth >= WIDE && !sessionStorage.getItem(CLOSED)) openPanel();
+  });
+
+  document.addEventListener(
+    'click',
+    (event) => {
+      const link = event.target.closest('a[href="#encore-panel"], button:has(a[href="#encore-panel"])');
+      if (link) {
+        event.preventDefault();
+        sessionStorage.removeItem(CLOSED);
+        openPanel();
+      } else if (event.target.closest('#side-view-title button')) {
+        sessionStorage.setItem(CLOSED, 'yes'); // closing sticks, in new chats too
+      }
+    },
+    true
+  );
+
+  // -- the engine's state -----------------------------------------------------------------------------
+
+  const status = document.createElement('div');
+  status.id = 'encore-status';
+  status.setAttribute('role', 'status');
+
+  function part(id, build) {
+    let element = document.getElementById(id);
+    if (build === null) {
+      element?.remove();
+      return;
+    }
+    if (!element) {
+      element = document.createElement('div');
+      element.id = id;
+      element.dataset.testid = id;
+      status.append(element);
+    }
+    const nodes = build(element);
+    // Replacing equal text would make screen readers read it again every second.
+    const text = nodes.map((node) => (typeof node === 'string' ? node : node.textContent)).join('\n');
+    if (element.dataset.text === text) return;
+    element.dataset.text = text;
+    element.replaceChildren(...nodes);
+  }
+
+  function show(state) {
+    part(
+      'encore-engine',
+      state.engine === 'ready'
+        ? null
+        : (element) => {
+            element.dataset.kind = state.engine;
+            const line = document.createElement('code');
+            line.textContent = state.last_line;
+            return state.last_line ? [state.sentence, line] : [state.sentence];
+          }
+    );
+    part(
+      'encore-note',
+      state.note
+        ? () => {
+            const link = document.createElement('a');
+            link.href = state.note_href;
+            link.textContent = state.note_link;
+            link.target = '_blank';
+            link.rel = 'noreferrer';
+            return [`${state.note} `, link];
+          }
+        : null
+    );
+  }
+
+  async function poll() {
+    let wait = POLL_MS.other;
+    try {
+      const response = await fetch('status');
+      const state = await response.json();
+      show(state);
+      if (state.engine === 'ready') wait = POLL_MS.ready;
+    } catch {
+      // The application itself is away: Chainlit says so, and the next poll finds it again.
+    }
+    setTimeout(poll, document.hidden ? POLL_MS.ready : wait);
+  }
+
+  // -- names for nameless buttons ---------------------------------------------------------------------
+
+  const chinese = navigator.language.toLowerCase().startsWith('zh');
+  const NAMES = {
+    '#new-chat-button': ['New chat', '新对话'],
+    '#chat-submit': ['Send', '发送'],
+    '#stop-button': ['Stop', '停止'],
+    '#theme-toggle': ['Theme', '主题'],
+    '#side-view-title button': ['Close panel', '关闭面板'],
+    '#chat-settings-open-modal': ['Settings', '设置'],
+    '#chat-input': ['Question', '问题']
+  };
+
+  function nameButtons() {
+    for (const [selector, names] of Object.entries(NAMES)) {
+      for (const button of document.querySelectorAll(`${selector}:not([aria-label])`)) {
+        button.setAttribute('aria-label', names[chinese ? 1 : 0]);
+      }
+    }
+  }
+
+  function start() {
+    document.documentElement.lang = chinese ? 'zh-CN' : 'en';
+    document.body.append(status);
+    new MutationObserver(nameButtons).observe(document.body, { childList: true, subtree: true });
+    poll();
+  }
+
+  if (document.readyState === 'loading') document.addEventListener('DOMContentLoaded', start);
+  else start();
+})();

@@ -1,0 +1,70 @@
+// Which engine answered this run: a strip of facts always in sight, the launch profile on demand.
+
+function Lock({ open }) {
+  return (
+    <svg className="encore-icon" viewBox="0 0 24 24" aria-hidden="true">
+      <rect x="5" y="11" width="14" height="9" rx="2" />
+      <path d={open ? 'M8 11V7a4 4 0 0 1 7.5-2' : 'M8 11V7a4 4 0 0 1 8 0v4'} />
+    </svg>
+  );
+}
+
+function ProfileBadge({ t, profile }) {
+  const known = profile === 'strict' || profile === 'fast';
+  return (
+    <span className="encore-badge" data-testid="profile-badge">
+      {known ? <Lock open={profile === 'fast'} /> : null}
+      {known ? t(`engine.${profile}`) : t('engine.external')}
+    </span>
+  );
+}
+
+function ProfileTable({ t, rows }) {
+  return (
+    <details className="encore-details" data-testid="profile-details">
+      <summary>{t('profile')}</summary>
+      <table className="encore-table" data-testid="profile-table">
+        <thead>
+          <tr>
+            <th>{t('profile.flag')}</th>
+            <th>{t('profile.why')}</th>
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map((row) => (
+            <tr key={row.name}>
+              <td>
+                <code>
+                  {row.name}
+                  {row.value ? ` ${row.value}` : ''}
+                </code>
+              </td>
+              <td>
+                {row.why}
+                <span className="encore-quiet">
+                  {' '}
+                  {row.source}. {t('profile.price')}: {t('profile.price.unknown')}.
+                </span>
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </details>
+  );
+}
+
+function Engine({ t, engine }) {
+  return (
+    <Section id="engine" title={t('engine')} aside={<ProfileBadge t={t} profile={engine.profile} />}>
+      <Facts facts={engine.facts} testid="engine-facts" />
+      {engine.profile_rows.length ? <ProfileTable t={t} rows={engine.profile_rows} /> : null}
+      {engine.more.length ? (
+        <details className="encore-details" data-testid="engine-more">
+          <summary>{t('engine.all')}</summary>
+          <Facts facts={engine.more} />
+        </details>
+      ) : null}
+    </Section>
+  );
+}
