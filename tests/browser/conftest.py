@@ -13,11 +13,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
+from scripted_engine import Script, ScriptedEngine, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
@@ -89,10 +91,33 @@ def _wait_until_up(app: subprocess.Popen[bytes], url: str, log: Path) -> None:
     pytest.fail(f"the app did not answer within {START_DEADLINE_S:.0f} s:\n{log.read_text()}")
 
 
-@pytest.fixture
-def app_url(scripted_url: str, tmp_path: Path) -> Iterator[str]:
-    with running_app(scripted_url, tmp_path) as url:
+@pytest.fixture(scope="session")
+def shared_engine() -> Iterator[tuple[Script, str]]:
+    engine = ScriptedEngine()
+    with serving(engine) as url:
+        yield engine.script, url
+
+
+@pytest.fixture(scope="session")
+def shared_app(shared_engine: tuple[Script, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_app(shared_engine[1], tmp_path_factory.mktemp("app")) as url:
         yield url
+
+
+@pytest.fixture
+def engine_script(shared_engine: tuple[Script, str]) -> Script:
+    """The running engine's script, as good as new."""
+    script, _ = shared_engine
+    fresh = Script()
+    for name in (field.name for field in fields(Script) if field.name != "in_flight"):
+        setattr(script, name, getattr(fresh, name))
+    return script
+
+
+@pytest.fixture
+def app_url(shared_app: str, engine_script: Script) -> str:
+    """One app for all browser tests; every page is a new person with a new chat."""
+    return shared_app
 
 
 @pytest.fixture(scope="session")
