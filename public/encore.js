@@ -3,6 +3,10 @@
 (() => {
   'use strict';
 
+  // Chainlit would begin dark; begin with what the system asks for. (This runs before it starts.)
+  const THEME = 'vite-ui-theme';
+  if (!localStorage.getItem(THEME)) localStorage.setItem(THEME, 'system');
+
   const WIDE = 1024; // pixels; below, the panel would cover the chat
   const CLOSED = 'encore-panel-closed';
   const POLL_MS = { ready: 10_000, other: 1_500 };

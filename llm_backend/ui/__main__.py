@@ -52,7 +52,7 @@ def _serve(settings: Settings, listening: socket.socket) -> None:
     # Chainlit reads its config from here when it is imported.
     os.environ["CHAINLIT_APP_ROOT"] = str(ROOT)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for chatty in ("alembic", "httpx", "socketio", "engineio"):
+    for chatty in ("alembic", "httpx", "httpx2", "socketio", "engineio"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     from llm_backend.ui.server import create_app
 

@@ -96,6 +96,7 @@ class AnswerView:
                 type="tool",
                 show_input=False,
                 parent_id=parent.id if parent else None,
+                metadata={"avatarName": cl.config.config.ui.name},
             )
             self._step.start = utc_now()
             await self._step.send()

@@ -18,6 +18,8 @@ from llm_backend.strings import Language, text
 
 MAX_AGE_S = 1.0
 LOG_LINES = 200
+_BEING_STARTED = ("loading_weights", "compiling", "warming_up")
+
 FRESH_LOG_S = 120.0
 """A log that has been silent for longer belongs to a start that is over."""
 
@@ -73,7 +75,9 @@ class EngineWatch:
         if phase.key == "failed":
             return EngineStatus("dead", state.detail, phase)
         # An engine being started answers nowhere until its weights are loaded, but its log grows.
-        kind = "loading" if state.kind == "unreachable" and phase.key != "ready" else state.kind
+        # "starting" may only mean that the telling lines have scrolled away: not enough after a death.
+        starting = phase.key in _BEING_STARTED or (phase.key == "starting" and state.kind == "unreachable")
+        kind = "loading" if starting else state.kind
         seconds = None if phase.seconds is None else phase.seconds + silent
         return EngineStatus(kind, state.detail, phase, seconds)
 

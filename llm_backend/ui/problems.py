@@ -1,6 +1,7 @@
 """What went wrong, in one message with what to do; nothing fails silently and no traceback is shown.
 
-The advice in `errors` is English; for other languages a sentence of their own stands before it.
+The advice in `errors` is English. Other languages have sentences of their own; where the English one
+has figures or the engine's own words, it follows.
 """
 
 from __future__ import annotations
@@ -20,12 +21,10 @@ log = logging.getLogger(__name__)
 RETRY = "retry"
 
 _HEADLINES: tuple[tuple[type[errors.EncoreError], str], ...] = (
-    (errors.EngineUnreachable, "problem.unreachable"),
-    (errors.EngineNotReady, "problem.not_ready"),
     (errors.ModelNotServed, "problem.model_not_served"),
     (errors.PromptTooLong, "problem.prompt_too_long"),
     (errors.EngineRejected, "problem.rejected"),
-    (errors.EngineInterrupted, "problem.interrupted"),
+    (errors.EngineNotReady, "problem.not_ready"),
     (errors.StoreError, "problem.store"),
 )
 """Most specific first."""
@@ -37,6 +36,10 @@ def sentence(error: Exception, lang: Language) -> str:
         return text("problem.bug", lang, kind=type(error).__name__)
     if lang == "en":
         return error.diagnostics()
+    if isinstance(error, errors.EngineUnreachable):
+        return text("problem.unreachable", lang)
+    if isinstance(error, errors.EngineInterrupted):
+        return text("problem.interrupted", lang, n=error.tokens)
     headline = next((key for kind, key in _HEADLINES if isinstance(error, kind)), None)
     return f"{text(headline, lang)} {error.diagnostics()}" if headline else error.diagnostics()
 

@@ -13,6 +13,7 @@ export default function RunLine() {
   const [stopped, setStopped] = useState(false);
   const [version, setVersion] = useState(0);
   const mounted = useRef(true);
+  const root = useRef(null);
 
   useEffect(() => {
     mounted.current = true;
@@ -45,11 +46,15 @@ export default function RunLine() {
   }, [socket]);
 
   const replay = line?.replay;
+  useEffect(() => {
+    // The verdict makes the line taller; without this it would grow under the composer.
+    if (version > 0) root.current.scrollIntoView({ block: 'nearest' });
+  }, [replay?.id]);
   const fill = (key, values) =>
     (words[key] ?? '').replace(/\{(\w+)\}/g, (_, name) => values[name].toLocaleString('en'));
 
   return (
-    <div className="encore-run-line" data-testid="run-line" data-run={props.run}>
+    <div className="encore-run-line" data-testid="run-line" data-run={props.run} ref={root}>
       {props.note ? (
         <div className="encore-note" data-testid="run-note">
           {props.note}

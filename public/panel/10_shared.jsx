@@ -84,7 +84,7 @@ function Facts({ facts, testid }) {
       {facts.map((fact) => (
         <div key={fact.key} data-testid={`fact-${fact.key}`}>
           <dt>{fact.label}</dt>
-          <dd className={fact.known === false ? 'encore-quiet' : ''}>{fact.value}</dd>
+          <dd>{fact.value}</dd>
         </div>
       ))}
     </dl>

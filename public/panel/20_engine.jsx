@@ -55,9 +55,16 @@ function ProfileTable({ t, rows }) {
 }
 
 function Engine({ t, engine }) {
+  const known = engine.facts.filter((fact) => fact.known);
+  const untold = engine.facts.filter((fact) => !fact.known).map((fact) => fact.label);
   return (
     <Section id="engine" title={t('engine')} aside={<ProfileBadge t={t} profile={engine.profile} />}>
-      <Facts facts={engine.facts} testid="engine-facts" />
+      <Facts facts={known} testid="engine-facts" />
+      {untold.length ? (
+        <p className="encore-quiet" data-testid="engine-untold">
+          {t('engine.untold', { what: untold.join(', ') })}
+        </p>
+      ) : null}
       {engine.profile_rows.length ? <ProfileTable t={t} rows={engine.profile_rows} /> : null}
       {engine.more.length ? (
         <details className="encore-details" data-testid="engine-more">

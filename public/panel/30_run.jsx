@@ -119,7 +119,6 @@ function Replays({ t, run, progress, stopped, chosen, onChoose }) {
               data-verdict={replay.verdict}
             >
               <Verdict replay={replay} testid="replay-verdict" />
-              {replay.reason ? <span className="encore-reason">{replay.reason}</span> : null}
               <time className="encore-quiet" dateTime={replay.at}>
                 {new Date(replay.at).toLocaleTimeString()}
               </time>

@@ -17,6 +17,7 @@ export default function Reproducibility() {
   const [newer, setNewer] = useState(null);
   const [progress, setProgress] = useState(null); // {run, done, recorded}
   const [stopped, setStopped] = useState(null); // id of the run whose replay was stopped
+  const [bringUp, setBringUp] = useState(false); // the reader asked for this replay: show its end
   const [version, setVersion] = useState(0);
 
   const choose = (id, followOn = false) => {
@@ -46,7 +47,10 @@ export default function Reproducibility() {
     } else if (event.type === 'replayed') {
       setProgress(null);
       setStopped(event.stopped ? event.run : null);
-      if (event.comparison && event.run === runId) setComparison(event.comparison);
+      if (event.comparison && event.run === runId) {
+        setComparison(event.comparison);
+        setBringUp(!isReading(root.current));
+      }
       setVersion((n) => n + 1);
     }
   });
@@ -54,6 +58,11 @@ export default function Reproducibility() {
   const run = useJson(runId ? `/runs/${runId}` : null, version);
   const shownComparison = comparison ?? run.data?.replays[0]?.id ?? null;
   const diff = useJson(shownComparison ? `/comparisons/${shownComparison}` : null);
+  useEffect(() => {
+    if (!bringUp || diff.data?.id !== comparison) return;
+    root.current.querySelector('[data-testid=panel-replays]')?.scrollIntoView({ block: 'start' });
+    setBringUp(false);
+  }, [bringUp, diff.data, comparison]);
   const problem = run.problem ?? diff.problem;
 
   return (
