@@ -31,8 +31,9 @@ from llm_backend.engine.process import POLL
 from llm_backend.engine.profiles import Device, Profile, Row, arguments, environment
 from llm_backend.errors import LaunchError
 
-SHUTDOWN_TIMEOUT = 5
-"""Seconds vLLM lets running requests finish when it is asked to end."""
+SHUTDOWN_TIMEOUT = 0
+"""Seconds vLLM lets running requests finish when it is asked to end. None: an answer may take minutes,
+and a stream that outlives the time kept the server waiting for its client until it was killed (0.32)."""
 
 _PROBE = Path(__file__).resolve().parent / "probe.py"
 _QUIET = "/health,/metrics,/version,/v1/models"

@@ -18,8 +18,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-STOP_DEADLINE = 20.0
-"""Seconds between asking a process to end and killing its group. vLLM needs about 7 to end cleanly."""
+STOP_DEADLINE = 15.0
+"""Seconds between asking a process to end and killing its group. vLLM takes about 2."""
 
 ORPHAN_DEADLINE = 5.0
 """Seconds that workers get after their leader has gone."""
@@ -85,7 +85,7 @@ def stop(
 ) -> None:
     """End a process and its group: ask the leader, wait, then kill what is left.
 
-    The leader is asked alone, because vLLM drains its running requests only while its workers live.
+    The leader is asked alone, because vLLM ends its workers itself and calls their death a failure.
     `reap` is called at every look (`Popen.poll` where we are the parent, or the leader stays a zombie);
     `hurry` cuts the wait short (a second Ctrl-C).
     """
