@@ -116,9 +116,9 @@ class Recording:
                 self._ttft_s = time.monotonic() - self._started
             self.tokens.extend(delta.tokens)
             self._texts.append(delta.text)
+            yield delta  # before any writing: nobody should wait for the database to see the first token
             if self.run is None:
                 await self._begin()
-            yield delta
             if self._flush_due():
                 await self._flush()
 

@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import json
 import re
+import socket
 import threading
 import zlib
 from collections import deque
@@ -274,15 +275,18 @@ def _logprobs(tokens: list[str], start: int, reply: Reply, top: int) -> dict[str
 def serving(engine: ScriptedEngine, port: int = 0) -> Iterator[str]:
     """Serve in a thread of this process; yields the base URL once it accepts requests."""
     config = uvicorn.Config(
-        engine.app, port=port, log_level="warning", ws="none", lifespan="off", timeout_graceful_shutdown=1
+        engine.app, log_level="warning", ws="none", lifespan="off", timeout_graceful_shutdown=1
     )
     server = uvicorn.Server(config)
-    socket = config.bind_socket()
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]}, daemon=True)
+    # asyncio turns Nagle's delay off only on sockets that name their protocol.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", port))
+    listener.listen(128)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
-        # The socket listens from bind on; the first request waits until the loop accepts.
-        yield f"http://127.0.0.1:{socket.getsockname()[1]}"
+        # It listens already; the first request waits until the loop accepts.
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join(timeout=10)

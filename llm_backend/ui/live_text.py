@@ -76,4 +76,5 @@ class Pacer:
             self._news.clear()
             async with self._flushing:
                 characters = await self._flush()
-            await asyncio.sleep(max(SHORTEST_INTERVAL_S, characters * INTERVAL_PER_CHARACTER_S))
+            if characters:  # as long as nothing is on screen, every piece may be the first
+                await asyncio.sleep(max(SHORTEST_INTERVAL_S, characters * INTERVAL_PER_CHARACTER_S))
