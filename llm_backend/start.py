@@ -86,7 +86,7 @@ def up(settings: Settings, parts: Sequence[str], *, detach: bool) -> int:
     with Signals() as signals, ExitStack() as locks, ExitStack() as running:
         for part in parts:
             locks.enter_context(sole_supervisor(_lock_file(settings, part), part))
-            _refuse_second_start(settings, part)
+            _make_way(settings, part)
         if "app" in parts:
             preflight.check_log(settings.app_log_file)
             preflight.check_port(settings.host, settings.app_port, variable="ENCORE_APP_PORT")
@@ -167,14 +167,18 @@ def _answers(url: str) -> bool:
     return True
 
 
-def _refuse_second_start(settings: Settings, part: str) -> None:
+def _make_way(settings: Settings, part: str) -> None:
+    """Refuse a second start; end the workers that a server of ours left behind when it crashed."""
     process = read_pid_file(_pid_file(settings, part))
-    if process is not None and process.alive():
+    if process is None:
+        return
+    if process.alive():
         raise LaunchError(
             f"The {part} is already running, pid {process.pid}.",
             "Stop it first: ./start.sh stop.",
             exit_code=ALREADY_RUNNING,
         )
+    stop(process)
 
 
 # -- stop, status ------------------------------------------------------------

@@ -9,7 +9,7 @@ Whatever changes the bits of an answer is here. Plumbing (address, key, access l
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -195,6 +195,28 @@ def rows(profile: Profile, device: Device, values: LaunchValues) -> tuple[Row, .
         for entry in PROFILES[profile]
         if device in entry.devices and entry.hopper in (None, hopper)
     )
+
+
+def explain(argv: Sequence[str], env: Mapping[str, str]) -> tuple[Row, ...]:
+    """The table of an engine that was started earlier: what its fingerprint records, and why.
+
+    Values are those of that launch, not what the profile would choose today. What no profile knows
+    (a variable a deployer exported) is listed too, without a reason.
+    """
+    given: list[tuple[str, str | None]] = sorted(env.items())
+    for part in argv:
+        if part.startswith("--"):
+            given.append((part, None))
+        else:
+            given[-1] = (given[-1][0], part)
+    return tuple(_explained(name, value) for name, value in given)
+
+
+def _explained(name: str, value: str | None) -> Row:
+    candidates = [entry for entry in (*COMMON, *STRICT) if entry.name == name]
+    # Two entries may share a name (the attention backend); the one with this value is meant.
+    entry = next((entry for entry in candidates if entry.value == value), next(iter(candidates), None))
+    return Row(name, value, entry.why if entry else "", entry.source if entry else "")
 
 
 def arguments(table: Iterable[Row]) -> tuple[str, ...]:

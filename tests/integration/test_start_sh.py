@@ -182,6 +182,22 @@ def test_manifest_says_what_was_started(checkout: Checkout) -> None:
         assert b"geheim" not in place
 
 
+def test_a_gpu_gets_the_strict_profile_of_its_family(checkout: Checkout, tmp_path: Path) -> None:
+    smi = tmp_path / "bin" / "nvidia-smi"
+    smi.parent.mkdir()
+    smi.write_text("#!/bin/sh\necho '0, GPU-1111, NVIDIA H200, 143771, 143000, 9.0, 580.159.03'\n")
+    smi.chmod(0o755)
+    path = f"{smi.parent}{os.pathsep}{checkout.environ['PATH']}"
+    done = checkout.start_sh("engine", "--detach", ENCORE_ENGINE="auto", PATH=path)
+    assert done.returncode == 0, done.stderr
+    facts = json.loads((checkout.run_dir / "manifest.json").read_text())["fingerprint"]
+    assert (facts["device"], facts["device_names"]) == ("cuda", ["NVIDIA H200"])
+    assert (facts["batch_invariant"], facts["enforce_eager"]) == (True, False)
+    assert (facts["attention_backend"], facts["max_model_len"]) == ("TRITON_ATTN", 32768)
+    environ = Path(f"/proc/{checkout.pid('engine')}/environ").read_bytes()
+    assert b"VLLM_BATCH_INVARIANT=1" in environ
+
+
 def test_settings_come_from_the_env_file_too(checkout: Checkout) -> None:
     (checkout.root / ".env").write_text("ENCORE_PROFILE=fast\n")
     checkout.start_sh("engine", "--detach")
@@ -429,6 +445,16 @@ def test_a_dead_detached_engine_is_called_dead(checkout: Checkout) -> None:
     assert f"engine: dead (it was pid {pid})" in done.stdout
     checkout.start_sh("stop")
     assert checkout.processes() == [], "the dead engine's worker was left"
+
+
+def test_a_new_start_ends_the_workers_a_crashed_engine_left(checkout: Checkout) -> None:
+    """They would hold the GPU's memory, and the new engine would find none."""
+    checkout.start_sh("engine", "--detach")
+    os.kill(checkout.pid("engine"), signal.SIGKILL)
+    left = checkout.processes()
+    assert left, "the fake engine's worker should outlive it"
+    assert checkout.start_sh("engine", "--detach").returncode == 0
+    assert not set(left) & set(checkout.processes())
 
 
 def test_a_stale_pid_file_never_ends_somebody_elses_process(checkout: Checkout) -> None:

@@ -12,6 +12,7 @@ from llm_backend.engine.profiles import (
     Profile,
     arguments,
     environment,
+    explain,
     rows,
 )
 
@@ -98,3 +99,17 @@ def test_every_entry_says_why_and_where_from(entry: Entry) -> None:
     assert entry.why.endswith(".")
     assert entry.source
     assert "\n" not in entry.why
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize(("device", "values"), [("cpu", CPU), ("cuda", HOPPER), ("cuda", ADA)])
+def test_a_recorded_launch_is_explained_by_the_rows_it_was_made_from(
+    profile: Profile, device: Device, values: LaunchValues
+) -> None:
+    table = rows(profile, device, values)
+    assert set(explain(arguments(table), environment(table))) == set(table)
+
+
+def test_a_variable_of_the_deployers_own_is_listed_without_a_reason() -> None:
+    (row,) = explain((), {"OMP_NUM_THREADS": "2"})
+    assert (row.name, row.value, row.why) == ("OMP_NUM_THREADS", "2", "")
