@@ -8,8 +8,9 @@ was stopped half-way: people saw it, so the model is told of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import chainlit as cl
@@ -121,18 +122,20 @@ def _start_task(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def _ask(session: ChatSession, message_id: str) -> None:
-    async with _one_at_a_time(session, retry=message_id):
+    async def work() -> None:
         await _wait_for_engine(session, message_id)
         await _ask_engine(session, message_id)
 
+    await _one_at_a_time(session, work, retry=message_id)
+
 
 async def _replay(session: ChatSession, run_id: str) -> None:
-    async with _one_at_a_time(session):
-        await replay_in_chat(session, run_id)
+    await _one_at_a_time(session, partial(replay_in_chat, session, run_id))
 
 
-@asynccontextmanager
-async def _one_at_a_time(session: ChatSession, *, retry: str | None = None) -> AsyncIterator[None]:
+async def _one_at_a_time(
+    session: ChatSession, work: Callable[[], Awaitable[None]], *, retry: str | None = None
+) -> None:
     """One run per chat; it can be stopped, it is stored when the app closes, its errors are shown."""
     async with reporting(session.lang, retry=retry):
         if session.busy:
@@ -144,7 +147,7 @@ async def _one_at_a_time(session: ChatSession, *, retry: str | None = None) -> A
         backend().track(task)
         session.busy = True
         try:
-            yield
+            await work()
         finally:
             session.busy = False
 

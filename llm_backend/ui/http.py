@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, FastAPI, Header, Query, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
 from pydantic import TypeAdapter
 
@@ -43,8 +43,15 @@ _TOKENS = TypeAdapter(tuple[TokenRecord, ...])
 _comparisons: dict[tuple[str, Language], dict[str, Any]] = {}
 
 
-def refused(error: EncoreError) -> JSONResponse:
+def add_routes(app: FastAPI) -> None:
+    """Serve the routes of this module; what they raise becomes one sentence."""
+    app.include_router(router)
+    app.add_exception_handler(EncoreError, _refused)
+
+
+async def _refused(_: Request, error: Exception) -> JSONResponse:
     """404 for what is not there, 503 for the engine, 409 for a record that is not sound."""
+    assert isinstance(error, EncoreError)
     status = 404 if isinstance(error, ReceiptNotFound) else 503 if isinstance(error, EngineError) else 409
     return JSONResponse({"detail": error.diagnostics()}, status)
 

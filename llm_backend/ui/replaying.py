@@ -26,7 +26,7 @@ class _Progress:
 
     async def _send(self) -> int:
         await panel.tell("replaying", run=self._run_id, done=self._done, recorded=self._recorded)
-        return 0
+        return 1
 
 
 async def replay_in_chat(session: ChatSession, run_id: str) -> None:

@@ -6,15 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from chainlit.utils import mount_chainlit
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse
+from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from llm_backend.config import ROOT, Settings
-from llm_backend.errors import EncoreError
 from llm_backend.ui.backend import running_backend
 from llm_backend.ui.guard import Guard
-from llm_backend.ui.http import refused, router
+from llm_backend.ui.http import add_routes
 
 
 def create_app(settings: Settings) -> ASGIApp:
@@ -27,11 +25,7 @@ def create_app(settings: Settings) -> ASGIApp:
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
 
-    @app.exception_handler(EncoreError)
-    async def say_what_is_wrong(_: Request, error: EncoreError) -> JSONResponse:
-        return refused(error)
-
     # Before Chainlit: at path "" it answers whatever is left with its single page.
-    app.include_router(router)
+    add_routes(app)
     mount_chainlit(app, str(ROOT / "app.py"), path="")
     return Guard(app)

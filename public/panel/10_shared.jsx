@@ -28,7 +28,7 @@ function useJson(path, version = 0) {
   return state.path === path ? state : { path, data: null, problem: null };
 }
 
-// `t('panel.key', {n: 3})`: the server's sentence with its fields filled in; empty until it is here.
+// `t(key, values)`: the server's sentence under "panel." + key with its fields filled in; empty until it is here.
 function useStrings() {
   const { data } = useJson('/strings');
   return useCallback(

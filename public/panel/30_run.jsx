@@ -3,7 +3,7 @@
 function Seed({ t, run }) {
   return (
     <div className="encore-seed">
-      <span className="encore-label">seed</span>
+      <span className="encore-label">{t('seed')}</span>
       <span className="encore-seed-value" data-testid="run-seed">
         {run.seed ?? '—'}
       </span>

@@ -1,0 +1,69 @@
+"""Other sites' pages may not use the application; its own page may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette.testclient import TestClient
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from llm_backend.ui.guard import Guard
+
+HERE, ELSEWHERE = "http://testserver", "http://evil.example"
+
+
+async def page(_: Request) -> PlainTextResponse:
+    return PlainTextResponse("page")
+
+
+async def socket(websocket: WebSocket) -> None:
+    await websocket.accept()
+    await websocket.send_text("hello")
+    await websocket.close()
+
+
+@pytest.fixture
+def client() -> Iterator[TestClient]:
+    routes = [
+        Route("/page", page, methods=["GET", "POST"]),
+        Route("/ws/socket.io/", page),
+        Route("/public/x.css", page),
+        WebSocketRoute("/ws/socket.io", socket),
+    ]
+    with TestClient(Guard(Starlette(routes=routes))) as client:
+        yield client
+
+
+@pytest.mark.parametrize("headers", [{}, {"origin": HERE}])
+def test_the_own_page_and_programs_may(client: TestClient, headers: dict[str, str]) -> None:
+    assert client.post("/page", headers=headers).text == "page"
+    with client.websocket_connect("/ws/socket.io", headers=headers) as websocket:
+        assert websocket.receive_text() == "hello"
+
+
+@pytest.mark.parametrize("origin", [ELSEWHERE, "http://testserver:81", "null"])
+def test_pages_of_other_origins_may_not(client: TestClient, origin: str) -> None:
+    headers = {"origin": origin}
+    assert client.post("/page", headers=headers).status_code == 403
+    assert client.get("/ws/socket.io/", headers=headers).status_code == 403, "socket.io's polling"
+    with (
+        pytest.raises(WebSocketDisconnect),
+        client.websocket_connect("/ws/socket.io", headers=headers) as websocket,
+    ):
+        websocket.receive_text()
+
+
+def test_reading_a_page_needs_no_origin_but_carries_the_policy(client: TestClient) -> None:
+    response = client.get("/page", headers={"origin": ELSEWHERE})
+    assert response.status_code == 200
+    assert "img-src 'self' data: blob:" in response.headers["content-security-policy"]
+    assert "access-control-allow-origin" not in response.headers
+
+
+def test_files_that_keep_their_names_are_asked_for_again(client: TestClient) -> None:
+    assert client.get("/public/x.css").headers["cache-control"] == "no-cache"

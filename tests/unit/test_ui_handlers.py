@@ -1,0 +1,376 @@
+"""The chat against the scripted engine, with Chainlit's real emitter and session, without a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import chainlit as cl
+import pytest
+from scripted_engine import Reply, Script
+from ui_chat import Chat, chat_session
+
+from llm_backend.config import Settings
+from llm_backend.ui import handlers
+from llm_backend.ui.backend import Backend, running_backend
+from llm_backend.ui.session import current_session
+
+SLOW = Reply(text="<think>so</think>An answer of a good many words to stop in.", tokens_per_second=20)
+
+
+@pytest.fixture
+async def backend(scripted_url: str, tmp_path: Path) -> AsyncIterator[Backend]:
+    settings = Settings(engine_urls=(scripted_url,), data_dir=tmp_path, run_dir=tmp_path)
+    settings = settings.model_copy(update={"log_file": tmp_path / "llm.log", "stall_timeout": 2.0})
+    async with running_backend(settings) as backend:
+        yield backend
+
+
+@pytest.fixture
+async def chat(backend: Backend) -> AsyncIterator[Chat]:
+    with chat_session() as chat:
+        await handlers.start_chat()
+        yield chat
+
+
+async def ask(question: str) -> str:
+    """Ask and wait for the end; returns the message's id."""
+    message = cl.Message(content=question, type="user_message")
+    await handlers.ask_message(message)
+    return message.id
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def stop(task: asyncio.Task[str]) -> None:
+    """What Chainlit's stop handler does."""
+    await cl.Message(content=handlers.CHAINLITS_STOP_MESSAGE).send()
+    assert cl.context.session.current_task is task
+    task.cancel()
+    await handlers.stop()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def sent(script: Script) -> list[dict[str, object]]:
+    return [json.loads(body) for body in script.bodies]
+
+
+def roles(body: dict[str, object]) -> list[tuple[str, str]]:
+    return [(message["role"], message["content"]) for message in body["messages"]]  # type: ignore[index,attr-defined]
+
+
+class TestAsking:
+    async def test_shows_thinking_collapsed_the_answer_and_a_run_line(self, chat: Chat) -> None:
+        await ask("What is 235 × 478?")
+        (thinking,) = chat.thinking()
+        assert thinking["name"].startswith("Thought for ")
+        assert not thinking["defaultOpen"]
+        assert chat.answers() == [
+            "The product is $235 \\times 478 = 112330$, so the answer is $\\boxed{112330}$."
+        ]
+        (line,) = [element for element in chat.of("element") if element["name"] == "RunLine"]
+        (run,) = chat.news("run")
+        assert line["props"] == {"run": run["run"], "note": ""}
+        assert [a["payload"] for a in chat.actions("replay")] == [{"run": run["run"]}]
+
+    async def test_records_the_raw_text(self, chat: Chat, backend: Backend) -> None:
+        await ask("What is 235 × 478?")
+        receipt = await backend.store.receipt_of(chat.news("run")[0]["run"])
+        assert receipt.completion.text.startswith("<think>\n")
+        assert "\\(235 \\times" in receipt.completion.text
+
+    async def test_later_turns_send_answers_without_thinking(self, chat: Chat, engine_script: Script) -> None:
+        engine_script.enqueue(Reply(text="<think>hm</think>\n\n7"))
+        await ask("Pick a prime under 30")
+        await ask("  Square it\n")
+        assert roles(sent(engine_script)[1]) == [
+            ("user", "Pick a prime under 30"),
+            ("assistant", "7"),
+            ("user", "  Square it\n"),
+        ]
+
+    async def test_an_edited_question_takes_back_what_followed(
+        self, chat: Chat, engine_script: Script
+    ) -> None:
+        engine_script.enqueue(Reply(text="7"), Reply(text="49"), Reply(text="343"))
+        await ask("Pick a prime")
+        message = cl.Message(content="Square it", type="user_message")
+        await handlers.ask_message(message)
+        message.content = "Cube it"
+        await handlers.ask_message(message)
+        assert roles(sent(engine_script)[2]) == [
+            ("user", "Pick a prime"),
+            ("assistant", "7"),
+            ("user", "Cube it"),
+        ]
+
+    async def test_every_setting_is_sent_as_set(self, chat: Chat, engine_script: Script) -> None:
+        await handlers.change_settings(
+            {"seed": "9223372036854775807", "temperature": "0.8", "system_prompt": "Be brief."}
+        )
+        await ask("x")
+        (body,) = sent(engine_script)
+        assert (body["seed"], body["temperature"]) == (2**63 - 1, 0.8)
+        assert roles(body) == [("system", "Be brief."), ("user", "x")]
+
+    async def test_an_answer_may_take_a_quarter_of_the_context(
+        self, chat: Chat, engine_script: Script
+    ) -> None:
+        await ask("x")
+        assert sent(engine_script)[0]["max_tokens"] == engine_script.max_model_len // 4
+
+    async def test_a_closing_tag_alone_moves_the_answer_to_the_thinking(
+        self, chat: Chat, engine_script: Script
+    ) -> None:
+        engine_script.enqueue(Reply(text="Compute 6·7.\n</think>\n\nIt is 42.", tokens_per_second=40))
+        await ask("6·7?")
+        assert [step["output"] for step in chat.thinking()] == ["Compute 6·7."]
+        assert chat.answers() == ["It is 42."]
+
+
+class TestEndings:
+    async def test_thinking_that_never_closes_is_said(self, chat: Chat, engine_script: Script) -> None:
+        engine_script.enqueue(Reply(text="<think>" + "on and on " * 100))
+        await handlers.change_settings({"max_tokens": "60"})
+        await ask("Prove it")
+        (thinking,) = chat.thinking()
+        said = "Stopped at token limit (60) – no answer produced"
+        assert said in thinking["output"]
+        assert said in next(e for e in chat.of("element") if e["name"] == "RunLine")["props"]["note"]
+        assert chat.answers() == [""]
+
+    async def test_an_empty_answer_is_said(self, chat: Chat, engine_script: Script) -> None:
+        engine_script.enqueue(Reply(text=""))
+        await ask("x")
+        (line,) = [element for element in chat.of("element") if element["name"] == "RunLine"]
+        assert line["props"]["note"] == "The model ended without an answer."
+
+    async def test_stopping_keeps_the_part_and_frees_the_engine(
+        self, chat: Chat, engine_script: Script, backend: Backend
+    ) -> None:
+        engine_script.enqueue(SLOW, Reply(text="2"))
+        task = asyncio.create_task(ask("Count"))
+        await until(lambda: any(chat.answers()))
+        await stop(task)
+        (run,) = chat.news("run")
+        receipt = await backend.store.receipt_of(run["run"])
+        assert receipt.completion.status == "stopped"
+        assert receipt.completion.finish_reason is None
+        assert handlers.CHAINLITS_STOP_MESSAGE not in chat.answers()
+        await until(lambda: engine_script.in_flight == 0)
+        await ask("1+1?")
+        assert chat.answers()[-1] == "2"
+
+    @pytest.mark.parametrize("ending", ["close", "error", "garbage", "no_finish"])
+    async def test_a_broken_answer_is_kept_and_can_be_retried(
+        self, chat: Chat, engine_script: Script, backend: Backend, ending: str
+    ) -> None:
+        engine_script.enqueue(Reply(ending=ending, ending_after=40), Reply(text="42"))  # type: ignore[arg-type]
+        question = await ask("again?")
+        (problem,) = chat.problems()
+        assert "40 tokens" in problem
+        receipt = await backend.store.receipt_of(chat.news("run")[0]["run"])
+        assert receipt.completion.status == "interrupted"
+        (action,) = chat.actions("retry")
+        assert action["payload"] == {"message": question}
+        await handlers.retry(question)
+        await until(lambda: chat.answers()[-1] == "42")
+        assert roles(sent(engine_script)[1]) == [("user", "again?")], "the broken answer is not part of it"
+
+    async def test_a_refused_request_is_one_sentence_and_leaves_no_turn(
+        self, chat: Chat, engine_script: Script
+    ) -> None:
+        engine_script.enqueue(Reply(status=400, error="top_k is bad"), Reply(text="fine"))
+        await ask("first")
+        (problem,) = chat.problems()
+        assert "top_k is bad" in problem
+        assert "{" not in problem
+        await ask("second")
+        assert roles(sent(engine_script)[1]) == [("user", "second")]
+
+    async def test_a_prompt_that_is_too_long_is_told_with_the_numbers(
+        self, chat: Chat, engine_script: Script
+    ) -> None:
+        engine_script.max_model_len = 100
+        await ask("word " * 100)
+        assert "100" in chat.problems()[0]
+        assert not engine_script.bodies
+
+
+class TestWaiting:
+    async def test_a_question_waits_for_the_engine_and_is_sent_once(
+        self, chat: Chat, engine_script: Script, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("llm_backend.ui.engine_watch.MAX_AGE_S", 0.0)
+        engine_script.health = 503
+        task = asyncio.create_task(ask("hi"))
+        await until(lambda: any("is kept" in said for said in chat.answers()))
+        engine_script.health = 200
+        await task
+        assert len(engine_script.bodies) == 1
+        assert not any("is kept" in said for said in chat.answers())
+
+    async def test_stopping_the_wait_offers_the_question_again(
+        self, chat: Chat, engine_script: Script, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("llm_backend.ui.engine_watch.MAX_AGE_S", 0.0)
+        engine_script.health = 503
+        task = asyncio.create_task(ask("hi"))
+        await until(lambda: any("is kept" in said for said in chat.answers()))
+        await stop(task)
+        assert chat.actions("retry")
+        assert not engine_script.bodies
+
+
+class TestReplaying:
+    async def replayed(self, chat: Chat, run: str) -> dict[str, object]:
+        seen = len(chat.news("replayed"))
+        await handlers.replay_run(run)
+        await until(lambda: len(chat.of("task_end")) == len(chat.of("task_start")) > 0)
+        assert len(chat.news("replayed")) == seen + 1
+        return chat.news("replayed")[-1]
+
+    async def test_sends_the_recorded_body_whatever_is_set_now(
+        self, chat: Chat, engine_script: Script, backend: Backend
+    ) -> None:
+        await ask("one")
+        run = chat.news("run")[0]["run"]
+        await handlers.change_settings({"temperature": "0.9", "system_prompt": "other"})
+        await ask("two")
+        told = await self.replayed(chat, run)
+        assert engine_script.bodies[2] == engine_script.bodies[0]
+        stored = await backend.store.comparison(str(told["comparison"]))
+        assert stored.verdict == "IDENTICAL"
+
+    async def test_adds_nothing_to_the_conversation(self, chat: Chat, engine_script: Script) -> None:
+        await ask("one")
+        before = current_session()
+        assert before is not None
+        turns, shown = list(before.turns), chat.answers()
+        await self.replayed(chat, chat.news("run")[0]["run"])
+        assert (before.turns, chat.answers()) == (turns, shown)
+
+    async def test_reports_progress_and_the_verdict(
+        self, chat: Chat, engine_script: Script, backend: Backend
+    ) -> None:
+        await ask("one")
+        engine_script.enqueue(Reply(fork_at=31, tokens_per_second=300))
+        told = await self.replayed(chat, chat.news("run")[0]["run"])
+        progress = chat.news("replaying")
+        assert progress[0]["done"] == 0
+        assert progress[-1]["recorded"] == 118
+        stored = await backend.store.comparison(str(told["comparison"]))
+        assert stored.comparison.first_divergence is not None
+        assert stored.comparison.first_divergence.position == 31
+
+    async def test_can_be_stopped(self, chat: Chat, engine_script: Script) -> None:
+        await ask("one")
+        engine_script.enqueue(Reply(tokens_per_second=20))
+        await handlers.replay_run(chat.news("run")[0]["run"])
+        await until(lambda: chat.news("replaying") and chat.news("replaying")[-1]["done"] > 2)
+        task = cl.context.session.current_task
+        assert task is not None
+        task.cancel()
+        await until(lambda: chat.of("task_end"))
+        (told,) = chat.news("replayed")
+        assert told["stopped"]
+        assert told["comparison"] is None
+        await until(lambda: engine_script.in_flight == 0)
+
+    async def test_a_run_that_is_not_there_is_said(self, chat: Chat) -> None:
+        await handlers.replay_run("nonsense")
+        await until(chat.problems)
+        assert "nonsense" in chat.problems()[0]
+
+    async def test_one_run_at_a_time(self, chat: Chat, engine_script: Script) -> None:
+        engine_script.enqueue(Reply(text="ok"), Reply(tokens_per_second=30))
+        await ask("one")
+        await handlers.replay_run(chat.news("run")[0]["run"])
+        await until(lambda: chat.news("replaying") and chat.news("replaying")[-1]["done"] > 0)
+        await ask("two")
+        assert "busy" in chat.problems()[0]
+        assert len(engine_script.bodies) == 2
+
+
+class TestSettings:
+    async def test_a_refused_value_is_said_and_the_form_shows_the_good_one(self, chat: Chat) -> None:
+        await handlers.change_settings({"seed": "1e3"})
+        assert "1e3" in chat.problems()[0]
+        shown = {field["id"]: field["initial"] for field in chat.of("chat_settings")[-1]}
+        assert shown["seed"] == "42"
+
+    async def test_two_chats_share_nothing(self, backend: Backend, engine_script: Script) -> None:
+        async def chat_with(seed: str) -> Chat:
+            with chat_session() as chat:
+                await handlers.start_chat()
+                await handlers.change_settings({"seed": seed, "temperature": "0.9"})
+                await ask(f"seed {seed}")
+                return chat
+
+        engine_script.enqueue(Reply(tokens_per_second=100), Reply(tokens_per_second=100))
+        await asyncio.gather(asyncio.create_task(chat_with("11")), asyncio.create_task(chat_with("22")))
+        bodies = {str(roles(body)[0][1]): body["seed"] for body in sent(engine_script)}
+        assert bodies == {"seed 11": 11, "seed 22": 22}
+        assert len({run.id for run in await backend.store.runs()}) == 2
+
+    async def test_a_change_while_an_answer_streams_applies_to_the_next(
+        self, chat: Chat, engine_script: Script, backend: Backend
+    ) -> None:
+        engine_script.enqueue(Reply(tokens_per_second=100))
+        task = asyncio.create_task(ask("one"))
+        await until(lambda: engine_script.in_flight)
+        await handlers.change_settings({"seed": "5"})
+        await task
+        await ask("two")
+        assert [body["seed"] for body in sent(engine_script)] == [42, 5]
+        runs = await backend.store.runs()
+        assert {run.question: run.seed for run in runs} == {"one": 42, "two": 5}
+
+
+class TestPanel:
+    async def test_is_offered_to_the_page_and_opens_on_its_answer(self, chat: Chat) -> None:
+        assert chat.of("window_message") == [{"type": "encore:ready"}]
+        assert not chat.of("element")
+        await handlers.window_message("something else")
+        assert not chat.of("element")
+        await handlers.window_message("encore:open")
+        (element,) = chat.of("element")
+        assert (element["name"], element["display"]) == ("Reproducibility", "side")
+
+    async def test_there_is_only_ever_one(self, chat: Chat) -> None:
+        await handlers.window_message("encore:open")
+        await ask("x")
+        await handlers.show_in_panel(chat.news("run")[0]["run"])
+        sides = [element for element in chat.of("element") if element["display"] == "side"]
+        assert len({element["id"] for element in sides}) == 1
+        assert sides[-1]["props"]["run"] == chat.news("run")[0]["run"]
+
+    async def test_has_its_title_in_the_reader_s_language(self, backend: Backend) -> None:
+        with chat_session("zh-CN,zh;q=0.9") as chat:
+            await handlers.start_chat()
+            await handlers.window_message("encore:open")
+            assert chat.of("element")[0]["name"] == "可复现性"
+
+
+async def test_closing_the_app_stores_what_is_being_generated(
+    scripted_url: str, engine_script: Script, tmp_path: Path
+) -> None:
+    settings = Settings(engine_urls=(scripted_url,), data_dir=tmp_path, run_dir=tmp_path)
+    engine_script.enqueue(SLOW)
+    with chat_session() as chat:
+        async with running_backend(settings):
+            await handlers.start_chat()
+            task = asyncio.create_task(ask("Count"))
+            await until(lambda: any(chat.answers()))
+        assert task.done()
+        async with running_backend(settings) as again:
+            (run,) = await again.store.runs()
+            assert run.status == "stopped"
+            assert run.completion_tokens
