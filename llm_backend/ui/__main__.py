@@ -43,7 +43,7 @@ def _listen(settings: Settings) -> socket.socket:
         return socket.create_server((settings.host, settings.app_port), family=family, backlog=2048)
     except OSError as error:
         raise EncoreError(
-            f"The chat cannot listen on {settings.host}:{settings.app_port}: {error.strerror}.",
+            f"The chat cannot listen on {settings.host}:{settings.app_port}: {os.strerror(error.errno or 0)}.",
             "Stop what uses the port, or choose another with ENCORE_APP_PORT.",
         ) from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from chainlit.session import ws_sessions_id
 from chainlit.utils import mount_chainlit
 from fastapi import FastAPI
 from starlette.types import ASGIApp
@@ -22,6 +23,9 @@ def create_app(settings: Settings) -> ASGIApp:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with running_backend(settings):
             yield
+        # Mounted, Chainlit leaves what it wrote for its sessions behind; only ours, another instance may run.
+        for session in tuple(ws_sessions_id.values()):
+            await session.delete()
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
 

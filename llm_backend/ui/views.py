@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from llm_backend.diagnose import Cause
 from llm_backend.diff import diff_window
 from llm_backend.engine.profiles import HOPPER, PROFILES, LaunchValues, Profile, rows
 from llm_backend.phrases import (
@@ -31,9 +32,11 @@ _STRIP = (
     "model",
     "model_revision",
     "vllm_version",
+    "device",
     "device_names",
-    "profile",
+    "cpu_model",
     "batch_invariant",
+    "max_num_seqs",
     "prefix_caching",
     "tensor_parallel_size",
     "max_model_len",
@@ -82,7 +85,7 @@ def replay_item(stored: StoredComparison, lang: Language) -> dict[str, Any]:
         "shape": line.shape,
         "title": line.title,
         "detail": line.detail,
-        "reason": diagnosis_sentence(stored.diagnosis, lang),
+        "reason": next(iter(_explanation(stored, lang)), ""),
         "at": stored.created_at.isoformat(),
     }
 
@@ -120,9 +123,7 @@ def comparison_view(
         "reference_run": stored.reference_run_id,
         "compared": comparison.compared,
         "margin": fork.logprob_margin if fork else None,
-        "measurements": measurements(comparison, lang),
-        "notes": notes(comparison, lang),
-        "evidence": [evidence_sentence(evidence, lang) for evidence in stored.diagnosis.evidence[1:]],
+        "sentences": [*_explanation(stored, lang), *measurements(comparison, lang)],
         "ends": {
             "reference": end_phrase(comparison.reference_end, lang),
             "candidate": end_phrase(comparison.candidate_end, lang),
@@ -139,6 +140,17 @@ def comparison_view(
         ],
         "window": diff_window(reference, candidate, comparison),
     }
+
+
+def _explanation(stored: StoredComparison, lang: Language) -> list[str]:
+    """Why, and what a reader must know; the deciding sentence first, none said twice."""
+    comparison, diagnosis = stored.comparison, stored.diagnosis
+    said = notes(comparison, lang)
+    if diagnosis.cause is Cause.TRUNCATED and said:
+        return said  # the notes tell the same endings, together
+    reason = diagnosis_sentence(diagnosis, lang)
+    more = [evidence_sentence(evidence, lang) for evidence in diagnosis.evidence[1:]]
+    return [sentence for sentence in (reason, *said, *more) if sentence]
 
 
 def _facts(run: Run, lang: Language) -> list[dict[str, str]]:
@@ -186,6 +198,7 @@ def _setting(value: float | int | None, lang: Language) -> str:
 
 
 def _engine(engine: EngineFingerprint, lang: Language) -> dict[str, Any]:
+    elsewhere = {"cuda": "cpu_model", "cpu": "device_names"}.get(engine.device or "")
     facts = [
         {
             "key": field,
@@ -194,6 +207,7 @@ def _engine(engine: EngineFingerprint, lang: Language) -> dict[str, Any]:
             "known": getattr(engine, field) not in (None, (), {}),
         }
         for field in EngineFingerprint.model_fields
+        if field != elsewhere
     ]
     return {
         "model": engine.model,

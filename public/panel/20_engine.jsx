@@ -23,33 +23,24 @@ function ProfileTable({ t, rows }) {
   return (
     <details className="encore-details" data-testid="profile-details">
       <summary>{t('profile')}</summary>
-      <table className="encore-table" data-testid="profile-table">
-        <thead>
-          <tr>
-            <th>{t('profile.flag')}</th>
-            <th>{t('profile.why')}</th>
-          </tr>
-        </thead>
-        <tbody>
-          {rows.map((row) => (
-            <tr key={row.name}>
-              <td>
-                <code>
-                  {row.name}
-                  {row.value ? ` ${row.value}` : ''}
-                </code>
-              </td>
-              <td>
-                {row.why}
-                <span className="encore-quiet">
-                  {' '}
-                  {row.source}. {t('profile.price')}: {t('profile.price.unknown')}.
-                </span>
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
+      <p className="encore-quiet">
+        {t('profile.price')}: {t('profile.price.unknown')}
+      </p>
+      <dl className="encore-profile" data-testid="profile-table">
+        {rows.map((row) => (
+          <div key={row.name}>
+            <dt>
+              <code>
+                {row.name}
+                {row.value ? ` ${row.value}` : ''}
+              </code>
+            </dt>
+            <dd>
+              {row.why} <span className="encore-quiet">({row.source})</span>
+            </dd>
+          </div>
+        ))}
+      </dl>
     </details>
   );
 }

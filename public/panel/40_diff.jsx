@@ -33,7 +33,9 @@ function Bars({ t, token, names, testid }) {
     <ol className="encore-bars" data-testid={testid}>
       {shown.map((entry) => (
         <li key={entry.id} className={entry.id === token.id ? 'encore-own' : ''}>
-          <span className="encore-bar-name">{visible(names.get(entry.id) ?? entry.text)}</span>
+          <span className="encore-bar-name" title={names.get(entry.id) ?? entry.text}>
+            {visible(names.get(entry.id) ?? entry.text)}
+          </span>
           <span className="encore-bar" aria-hidden="true">
             <span style={{ width: `${(entry.probability ?? 0) * 100}%` }} />
           </span>
@@ -223,8 +225,10 @@ function Diff({ t, view, digest }) {
     return new Map(seen.map((token) => [token.id, token.text]));
   }, [window]);
   const diverged = window.fork !== null;
-  const shared = { t, window, onPick: setPicked };
-  const sentences = [view.reason, ...view.measurements, ...view.notes, ...view.evidence].filter(Boolean);
+  const folded = view.verdict === 'IDENTICAL' ? view.compared : window.folded;
+  const pick = (token) => setPicked((shown) => (shown === token ? null : token));
+  const shared = { t, window, onPick: pick };
+  const { sentences } = view;
   return (
     <Section id="diff" title={t('diff')}>
       <p role="status">
@@ -237,8 +241,8 @@ function Diff({ t, view, digest }) {
           ))}
         </ul>
       ) : null}
-      {window.folded ? <Folded t={t} digest={digest} n={window.folded} /> : null}
-      {diverged ? (
+      {folded ? <Folded t={t} digest={digest} n={folded} /> : null}
+      {view.verdict === 'IDENTICAL' ? null : diverged ? (
         <>
           {window.fork > window.folded ? (
             <Columns {...shared} from={0} to={window.fork} testid="before" />
