@@ -42,8 +42,9 @@ def _listen(settings: Settings) -> socket.socket:
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         return socket.create_server((settings.host, settings.app_port), family=family, backlog=2048)
     except OSError as error:
+        why = os.strerror(error.errno or 0)
         raise EncoreError(
-            f"The chat cannot listen on {settings.host}:{settings.app_port}: {os.strerror(error.errno or 0)}.",
+            f"The chat cannot listen on {settings.host}:{settings.app_port}: {why}.",
             "Stop what uses the port, or choose another with ENCORE_APP_PORT.",
         ) from None
 

@@ -187,7 +187,9 @@ async def _ask_engine(session: ChatSession, message_id: str) -> None:
             async for delta in recording:
                 view.feed(delta.text)
     finally:
-        await _show_result(session, message_id, view, recording, sampling.max_tokens)
+        shown = _show_result(session, message_id, view, recording, sampling.max_tokens)
+        # Stop pressed in the very last moment must not take the run line away.
+        await asyncio.shield(backend().start(shown))
 
 
 async def _show_result(

@@ -9,7 +9,7 @@ from typing import Any
 
 from llm_backend.diagnose import Cause
 from llm_backend.diff import diff_window
-from llm_backend.engine.profiles import HOPPER, PROFILES, LaunchValues, Profile, rows
+from llm_backend.engine.profiles import explain
 from llm_backend.phrases import (
     diagnosis_sentence,
     end_phrase,
@@ -214,7 +214,11 @@ def _engine(engine: EngineFingerprint, lang: Language) -> dict[str, Any]:
         "profile": engine.profile,
         "facts": [fact for fact in facts if fact["key"] in _STRIP],
         "more": [fact for fact in facts if fact["key"] not in _STRIP and fact["known"]],
-        "profile_rows": _profile_rows(engine),
+        # As launched, not as the profile would choose today; nothing for an engine Encore did not start.
+        "profile_rows": [
+            {"name": row.name, "value": row.value, "why": row.why, "source": row.source}
+            for row in explain(engine.argv, engine.env)
+        ],
     }
 
 
@@ -229,32 +233,3 @@ def _known(value: object, lang: Language) -> str:
         case dict():
             return ", ".join(f"{name}={setting}" for name, setting in sorted(value.items()))
     return str(value)
-
-
-def _profile_rows(engine: EngineFingerprint) -> list[dict[str, str | None]]:
-    """The launch profile as it was for this engine; empty for one that Encore did not start."""
-    if engine.profile not in PROFILES or engine.device is None:
-        return []
-    profile: Profile = "strict" if engine.profile == "strict" else "fast"
-    values = LaunchValues(
-        seed=engine.engine_seed or 0,
-        max_model_len=engine.max_model_len or 0,
-        compute_capability=HOPPER if "TRITON_ATTN" in engine.argv else None,
-    )
-    launched = {**_arguments(engine.argv), **engine.env}
-    return [
-        # The value comes from the launch itself, not from what the profile would choose today.
-        {"name": row.name, "value": launched[row.name], "why": row.why, "source": row.source}
-        for row in rows(profile, engine.device, values)
-        if row.name in launched
-    ]
-
-
-def _arguments(argv: tuple[str, ...]) -> dict[str, str]:
-    """Flags with their values; a bare flag's value is empty."""
-    following = (*argv[1:], "--")
-    return {
-        word: "" if after.startswith("--") else after
-        for word, after in zip(argv, following, strict=True)
-        if word.startswith("--")
-    }

@@ -36,7 +36,8 @@ function ProfileTable({ t, rows }) {
               </code>
             </dt>
             <dd>
-              {row.why} <span className="encore-quiet">({row.source})</span>
+              {row.why}{' '}
+              {row.source ? <span className="encore-quiet">({row.source})</span> : null}
             </dd>
           </div>
         ))}

@@ -181,7 +181,8 @@ class TestEndings:
         (action,) = chat.actions("retry")
         assert action["payload"] == {"message": question}
         await handlers.retry(question)
-        await until(lambda: chat.answers()[-1] == "42")
+        await until(lambda: len(chat.news("run")) == 2)
+        assert chat.answers()[-1] == "42"
         assert roles(sent(engine_script)[1]) == [("user", "again?")], "the broken answer is not part of it"
 
     async def test_a_refused_request_is_one_sentence_and_leaves_no_turn(
