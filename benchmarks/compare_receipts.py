@@ -100,7 +100,7 @@ def generated(count: int, seed: int = 1) -> tuple[TokenRecord, ...]:
 
 def made_up(chance: random.Random) -> TokenRecord:
     chosen, logprob = chance.randrange(VOCABULARY), -chance.expovariate(2.0)
-    top = tuple(Alternative(chosen + rank, logprob - rank / 3, "word") for rank in range(ALTERNATIVES))
+    top = tuple(Alternative(chosen + rank, logprob - rank / 3) for rank in range(ALTERNATIVES))
     return TokenRecord(chosen, logprob, b"word", top)
 
 

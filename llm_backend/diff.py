@@ -7,7 +7,7 @@ is bounded: a window around the fork and a strip of buckets, small whatever the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from rapidfuzz.distance import Indel
@@ -64,7 +64,13 @@ def align_tail(
 
 
 def diff_window(
-    reference: Receipt, candidate: Receipt, comparison: Comparison, *, before: int = 24, after: int = 120
+    reference: Receipt,
+    candidate: Receipt,
+    comparison: Comparison,
+    *,
+    before: int = 24,
+    after: int = 120,
+    names: Mapping[int, str] | None = None,
 ) -> dict[str, Any]:
     """What a diff view needs, as plain JSON values.
 
@@ -72,7 +78,8 @@ def diff_window(
     tokens from it on. Keys: `verdict`; `centre` and `fork` (positions, `fork` None without one);
     `folded` (equal tokens left out ahead of the window); `reference` and `candidate` (`length`,
     `end`, `tokens`, `left_out` after the window); `ops` aligning the shown tokens; `strip` over the
-    compared positions; `text_fork` for receipts without token ids.
+    compared positions; `text_fork` for receipts without token ids. `names` gives the text of
+    alternatives, of which receipts record the ids only.
     """
     fork = comparison.first_divergence
     drift = comparison.first_drift
@@ -85,8 +92,8 @@ def diff_window(
         "centre": centre,
         "fork": fork.position if fork else None,
         "folded": start,
-        "reference": _side(left, comparison.reference_end, start, alignment.reference_stop),
-        "candidate": _side(right, comparison.candidate_end, start, alignment.candidate_stop),
+        "reference": _side(left, comparison.reference_end, start, alignment.reference_stop, names or {}),
+        "candidate": _side(right, comparison.candidate_end, start, alignment.candidate_stop, names or {}),
         "ops": [op.model_dump(mode="json") for op in alignment.ops],
         "strip": drift_strip(left.tokens, right.tokens, comparison.compared),
         "text_fork": None
@@ -131,7 +138,9 @@ def drift_strip(
     return strip
 
 
-def token_window(tokens: Sequence[TokenRecord], start: int, stop: int) -> list[dict[str, Any]]:
+def token_window(
+    tokens: Sequence[TokenRecord], start: int, stop: int, names: Mapping[int, str] | None = None
+) -> list[dict[str, Any]]:
     """Tokens [start, stop) as the panel shows them: text, logprob, probability, margin, alternatives."""
     # Look a little to both sides, so that a character split at the border is still shown whole.
     first = max(0, start - LONGEST_CHARACTER)
@@ -147,7 +156,7 @@ def token_window(tokens: Sequence[TokenRecord], start: int, stop: int) -> list[d
             "top": [
                 {
                     "id": other.id,
-                    "text": alternative_text(other),
+                    "text": alternative_text(other.id, names or {}),
                     "logprob": known_logprob(other.logprob),
                     "probability": probability(other.logprob),
                 }
@@ -158,11 +167,13 @@ def token_window(tokens: Sequence[TokenRecord], start: int, stop: int) -> list[d
     ]
 
 
-def _side(completion: Completion, end: str, start: int, stop: int) -> dict[str, Any]:
+def _side(
+    completion: Completion, end: str, start: int, stop: int, names: Mapping[int, str]
+) -> dict[str, Any]:
     return {
         "length": len(completion.tokens),
         "end": end,
-        "tokens": token_window(completion.tokens, start, stop),
+        "tokens": token_window(completion.tokens, start, stop, names),
         "left_out": max(0, len(completion.tokens) - stop),
     }
 

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from llm_backend import render
 from llm_backend.config import Settings
 from llm_backend.engine.client import EngineClient, EngineState
-from llm_backend.engine.profiles import PROFILES, Row
+from llm_backend.engine.profiles import Row, explain
 from llm_backend.errors import EngineError
 from llm_backend.receipt import EngineFingerprint
 
@@ -79,28 +79,10 @@ async def examine(settings: Settings, engine: EngineClient) -> Report:
         engine_url=engine.url,
         state=state,
         engine=fingerprint,
-        flags=launched_rows(fingerprint) if fingerprint else (),
+        flags=explain(fingerprint.argv, fingerprint.env) if fingerprint else (),
         # A PostgreSQL URL may carry a password.
         database=settings.database().split("@")[-1],
     )
-
-
-def launched_rows(engine: EngineFingerprint) -> tuple[Row, ...]:
-    """The profile's rows with the values this engine was really started with; empty when unknown."""
-    if engine.profile not in PROFILES:
-        return ()
-    rows: list[Row] = []
-    for entry in PROFILES[engine.profile]:
-        if entry.name in engine.argv:
-            after = engine.argv[engine.argv.index(entry.name) + 1 :][:1]
-            value = after[0] if entry.value is not None and after else None
-        elif entry.name in engine.env:
-            value = engine.env[entry.name]
-        else:
-            continue
-        if entry.value is None or "{" in entry.value or entry.value == value:
-            rows.append(Row(entry.name, value, entry.why, entry.source))
-    return tuple(rows)
 
 
 def _version(package: str) -> str | None:

@@ -107,8 +107,6 @@ class Alternative:
     id: int
     logprob: float | None
     """Nats; None when unknown."""
-    text: str = ""
-    """The engine's own rendering of this token, for display only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ character was never finished.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from llm_backend.receipt import Alternative, TokenRecord
+from llm_backend.receipt import TokenRecord
 
 LONGEST_CHARACTER = 4
 """Bytes, so also the most tokens that one UTF-8 character can be spread over."""
@@ -32,11 +32,10 @@ def token_texts(tokens: Sequence[TokenRecord]) -> list[str]:
     return shown
 
 
-def alternative_text(alternative: Alternative) -> str:
-    """The engine's rendering, or the id where that is empty or holds a replacement character."""
-    if not alternative.text or "\ufffd" in alternative.text:
-        return f"⟨id {alternative.id}⟩"
-    return alternative.text
+def alternative_text(token_id: int, names: Mapping[int, str]) -> str:
+    """The token's text where it is known and whole characters, else its id."""
+    name = names.get(token_id, "")
+    return f"⟨id {token_id}⟩" if not name or "\ufffd" in name else name
 
 
 def quoted(text: str) -> str:

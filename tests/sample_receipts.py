@@ -37,7 +37,7 @@ def token(
 ) -> TokenRecord:
     """One token; `top` maps alternatives' ids to logprobs in the order the engine sent them."""
     raw = (f"t{id}" if text is None else text).encode()
-    alternatives = tuple(Alternative(other, value, f"t{other}") for other, value in (top or {}).items())
+    alternatives = tuple(Alternative(other, value) for other, value in (top or {}).items())
     return TokenRecord(id, logprob, raw, alternatives)
 
 

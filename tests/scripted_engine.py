@@ -88,8 +88,14 @@ def tokenize(text: str) -> list[str]:
     return re.findall(r" ?[A-Za-z]+|\d|.", text, re.DOTALL)
 
 
+_TEXTS: dict[int, str] = {}
+"""Text of every token seen so far, by id: what `/detokenize` answers from."""
+
+
 def token_id(token: str) -> int:
-    return zlib.crc32(token.encode()) % 50_000
+    number = zlib.crc32(token.encode()) % 50_000
+    _TEXTS[number] = token
+    return number
 
 
 def _logprob(token: str, position: int) -> float:
@@ -109,6 +115,7 @@ class ScriptedEngine:
                 Route("/v1/models", self.models),
                 Route("/metrics", self.metrics),
                 Route("/tokenize", self.tokenize, methods=["POST"]),
+                Route("/detokenize", self.detokenize, methods=["POST"]),
                 Route("/v1/chat/completions", self.chat, methods=["POST"]),
                 Route("/script", self.set_script, methods=["POST"]),
                 Route("/bodies", self.get_bodies),
@@ -136,6 +143,10 @@ class ScriptedEngine:
 
     async def tokenize(self, request: Request) -> Response:
         return JSONResponse({"count": len(_prompt(await request.json(), ""))})
+
+    async def detokenize(self, request: Request) -> Response:
+        known = (await request.json())["tokens"]
+        return JSONResponse({"prompt": "".join(_TEXTS.get(one, "\ufffd") for one in known)})
 
     async def set_script(self, request: Request) -> Response:
         """Body: a list of replies to queue, or an object with Script fields to set (health, running…)."""

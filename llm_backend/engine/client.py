@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -172,6 +172,25 @@ class EngineClient:
         except (httpx.HTTPError, ValueError):
             return None
         return count if isinstance(count, int) else None
+
+    async def token_texts(self, ids: Sequence[int]) -> dict[int, str]:
+        """How the engine renders single tokens, for display; those it will not tell are left out.
+
+        Raises `EngineUnreachable`.
+        """
+        model = (await self.identity()).model
+        bodies = [{"model": model, "tokens": [token_id]} for token_id in ids]
+        try:
+            answers = await asyncio.gather(*(self._http.post("/detokenize", json=body) for body in bodies))
+            return {
+                token_id: str(answer.json()["prompt"])
+                for token_id, answer in zip(ids, answers, strict=True)
+                if answer.is_success
+            }
+        except httpx.HTTPError:
+            raise EngineUnreachable(self.url) from None
+        except (ValueError, KeyError):
+            return {}
 
     async def running(self) -> int | None:
         """Requests in flight on the engine now, or None where `/metrics` does not say."""

@@ -16,11 +16,12 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 from pydantic import TypeAdapter
 
 from llm_backend import __version__
+from llm_backend.compare import Comparison
 from llm_backend.config import ROOT
 from llm_backend.diff import token_window
 from llm_backend.engine.embedded import EMBEDDED_MODEL
 from llm_backend.errors import EncoreError, EngineError, ReceiptNotFound
-from llm_backend.receipt import EngineFingerprint, GenerationRequest, TokenRecord
+from llm_backend.receipt import EngineFingerprint, GenerationRequest, Receipt, TokenRecord
 from llm_backend.strings import Language, catalogue, pick_language, text
 from llm_backend.ui import metrics, views
 from llm_backend.ui.backend import backend
@@ -154,11 +155,32 @@ async def comparison(comparison_id: str, accept_language: AcceptLanguage = None)
         reference, candidate = await asyncio.gather(
             store.receipt_of(stored.reference_run_id), store.receipt_of(stored.candidate_run_id)
         )
-        view = await asyncio.to_thread(views.comparison_view, stored, reference, candidate, key[1])
+        names = await _names_at_fork(stored.comparison, reference, candidate)
+        view = await asyncio.to_thread(views.comparison_view, stored, reference, candidate, key[1], names)
         if len(_comparisons) >= KEPT_VIEWS:
             del _comparisons[next(iter(_comparisons))]
         _comparisons[key] = view
     return _comparisons[key]
+
+
+async def _names_at_fork(comparison: Comparison, reference: Receipt, candidate: Receipt) -> dict[int, str]:
+    """Texts of the alternatives at the fork, where the engine that knows them is the one running now."""
+    if comparison.first_divergence is None:
+        return {}
+    position = comparison.first_divergence.position
+    ids = {
+        other.id
+        for receipt in (reference, candidate)
+        for token in receipt.completion.tokens[position : position + 1]
+        for other in token.top
+    }
+    try:
+        engine = backend().engine
+        if (await engine.identity()).model != reference.engine.model:
+            return {}
+        return await engine.token_texts(sorted(ids))
+    except EngineError:
+        return {}
 
 
 @router.get("/receipts/{digest}")

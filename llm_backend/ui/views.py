@@ -5,6 +5,7 @@ Everything is about one recorded run or one recorded comparison; nothing here lo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from llm_backend.diagnose import Cause
@@ -113,9 +114,16 @@ def run_view(
 
 
 def comparison_view(
-    stored: StoredComparison, reference: Receipt, candidate: Receipt, lang: Language
+    stored: StoredComparison,
+    reference: Receipt,
+    candidate: Receipt,
+    lang: Language,
+    names: Mapping[int, str],
 ) -> dict[str, Any]:
-    """One comparison: the verdict, why, the diff window, and what changed in the engine."""
+    """One comparison: the verdict, why, the diff window, and what changed in the engine.
+
+    `names`: display text of alternatives that neither side generated, by token id.
+    """
     comparison = stored.comparison
     fork = comparison.first_divergence
     return {
@@ -138,7 +146,7 @@ def comparison_view(
             }
             for change in comparison.engine_changes
         ],
-        "window": diff_window(reference, candidate, comparison),
+        "window": diff_window(reference, candidate, comparison, names=names),
     }
 
 

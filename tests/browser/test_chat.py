@@ -87,6 +87,7 @@ def test_a_diverged_replay_marks_the_first_fork_with_both_tokens(
     expect(fork).to_be_visible()
     expect(page.get_by_test_id("fork-title")).to_contain_text("31")
     expect(page.get_by_test_id("fork-margin")).to_contain_text("0.05")
+    expect(page.get_by_test_id("fork-recorded-bars")).not_to_contain_text("⟨id")
 
 
 def test_replay_sends_what_was_recorded_whatever_the_settings_are_now(

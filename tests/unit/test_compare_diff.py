@@ -89,7 +89,7 @@ class TestWindow:
 
     def test_it_is_small_and_strict_json_however_long_the_answers(self) -> None:
         ids = list(range(32_768))
-        top = tuple(Alternative(id, -0.5 - id / 7, "abcde") for id in range(5))
+        top = tuple(Alternative(id, -0.5 - id / 7) for id in range(5))
         records = tuple(TokenRecord(id, -0.123456789, b"abcde", top) for id in ids)
         changed = (*records[:31], TokenRecord(99_999, None), *records[32:])
         shown = window(receipt(records, text="x"), receipt(changed, text="y"))
@@ -167,7 +167,11 @@ class TestTokenText:
 
     @pytest.mark.parametrize("text", ["", "\ufffd", "a\ufffd"])
     def test_an_alternative_that_cannot_be_shown_is_named_by_its_id(self, text: str) -> None:
-        assert alternative_text(Alternative(31, -1.0, text)) == "⟨id 31⟩"
+        assert alternative_text(31, {31: text}) == "⟨id 31⟩"
+
+    def test_alternatives_are_named_where_their_text_is_known(self) -> None:
+        shown = token_window([token(7, top={7: -0.5, 8: -1.0})], 0, 1, {8: " eight"})[0]["top"]
+        assert [other["text"] for other in shown] == ["⟨id 7⟩", " eight"]
 
     @pytest.mark.parametrize(
         ("text", "shown"),
