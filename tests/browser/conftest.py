@@ -120,8 +120,9 @@ def app_url(shared_app: str, engine_script: Script) -> str:
     return shared_app
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
+    """Not for the session: Playwright's own event loop would still run when asyncio tests follow."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
         yield browser
