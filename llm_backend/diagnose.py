@@ -2,7 +2,7 @@
 
 The rules run from what would explain anything to what explains least; the first whose evidence is in
 the records wins, and evidence of the others goes along. A cause is "consistent with" its evidence:
-two receipts cannot prove it. Sentences live in `locale/` under `cause.<cause>` and the evidence keys.
+two receipts cannot prove it. The sentences live in `locale/` under the evidence keys.
 """
 
 from __future__ import annotations

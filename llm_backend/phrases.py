@@ -113,10 +113,6 @@ def end_phrase(end: str, lang: Language = "en") -> str:
     return text(f"end.{end}", lang) if end in _ENDS else text("end.other", lang, reason=end)
 
 
-def cause_label(diagnosis: Diagnosis, lang: Language = "en") -> str:
-    return text(f"cause.{diagnosis.cause.value}", lang)
-
-
 def evidence_sentence(evidence: Evidence, lang: Language = "en") -> str:
     values = dict(evidence.values)
     if "field" in values:
@@ -133,7 +129,7 @@ def diagnosis_sentence(diagnosis: Diagnosis, lang: Language = "en") -> str:
         return ""
     sentence = evidence_sentence(diagnosis.evidence[0], lang) if diagnosis.evidence else ""
     if diagnosis.cause is Cause.UNEXPLAINED:
-        return text("cause.unexplained.sentence", lang, evidence=sentence).strip()
+        return text("diagnosis.unexplained", lang, evidence=sentence).strip()
     return sentence
 
 

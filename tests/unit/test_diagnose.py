@@ -140,6 +140,9 @@ class TestTies:
         after = receipt([token(7, -0.4), token(2, -5.0, top=top)])
         assert explain(before, after).cause is Cause.UNEXPLAINED
 
+    def test_ending_early_is_no_tie(self) -> None:
+        assert explain(receipt([7]), receipt([7, 8])).cause is Cause.UNEXPLAINED
+
     def test_a_sampled_choice_is_not_explained_by_a_tie(self) -> None:
         assert explain(*forked(NEAR, asked=request(temperature=0.8))).cause is Cause.UNEXPLAINED
 

@@ -104,6 +104,10 @@ class TestVerdictLine:
             "the prompt differs from its token 2 on (3 tokens recorded, 2 replayed)."
         )
 
+    def test_other_messages_without_prompt_ids(self) -> None:
+        line = said(receipt(), receipt(asked=request(question="Who are you?", prompt=())))
+        assert line == "? Can't be compared — other messages were sent."
+
     @pytest.mark.parametrize("lang", LANGUAGES)
     @pytest.mark.parametrize("verdict", list(Verdict))
     def test_every_verdict_has_a_shape_and_a_name(self, verdict: Verdict, lang: Language) -> None:
@@ -121,7 +125,32 @@ def test_a_mismatch_is_a_measurement() -> None:
     ]
 
 
+def test_a_fork_without_drift_says_so_and_what_each_side_thought_of_the_other() -> None:
+    top = {1: math.log(0.6), 2: math.log(0.3)}
+    before = receipt([token(7), token(1, top[1], top=top)])
+    after = receipt([token(7), token(2, top[2], top=top)])
+    assert measurements(compare(before, after))[1:] == [
+        "The replay gave the recorded token 60.0 %.",
+        "The recorded run gave the replayed token 30.0 %.",
+        "No drift before it: 1 position bit-equal.",
+    ]
+
+
 class TestNotes:
+    def test_unknown_probabilities_are_counted(self) -> None:
+        (note,) = notes(compare(receipt(tokens([7, 8], [-0.5, None])), receipt([7, 8])))
+        assert note.startswith("1 position has no known probability on one side")
+
+    def test_moved_alternatives_under_equal_tokens(self) -> None:
+        before, after = (receipt([token(7, -0.5, top={8: value})]) for value in (-2.0, -2.1))
+        (note,) = notes(compare(before, after))
+        assert "alternatives the engine listed differ from token 0 on" in note
+
+    def test_other_tokens_that_spell_the_same_text(self) -> None:
+        before = receipt([token(1, text="ab"), token(2, text="c")])
+        after = receipt([token(3, text="a"), token(4, text="bc")])
+        assert "The two texts read the same." in notes(compare(before, after))
+
     def test_both_cut_at_the_limit(self) -> None:
         cut = receipt(finish_reason="length")
         assert notes(compare(cut, cut)) == [
@@ -166,6 +195,10 @@ class TestComparison:
             "  The engine is not the one that was recorded: vLLM version 0.26.0 then, 0.32.0 now."
         )
         assert lines[-1].split() == ["vLLM", "version", "0.26.0", "0.32.0", "yes"]
+
+    def test_an_environment_variable_is_called_by_its_own_name(self) -> None:
+        before, after = (receipt(engine=engine(env={"OMP_NUM_THREADS": count})) for count in "24")
+        assert "  OMP_NUM_THREADS  2" in render.comparison_text(compare(before, after), NOTHING)
 
     def test_markdown_escapes_what_tokens_hold(self) -> None:
         markdown = render.comparison_markdown(*self.pair())
@@ -262,6 +295,10 @@ class TestReceipt:
     def test_lost_tokens_are_reported(self) -> None:
         assert "3 recorded, but the engine counted 5" in render.receipt_text(receipt(reported_tokens=5))
         assert "but the engine counted" not in render.receipt_text(receipt(reported_tokens=3))
+
+    def test_prompt_tokens_from_the_cache_are_counted(self) -> None:
+        shown = render.receipt_text(receipt(cached_prompt_tokens=16))
+        assert "prompt tokens from the cache  16" in shown
 
     def test_an_interruption_says_why(self) -> None:
         broken = receipt(status=Status.INTERRUPTED, detail="the connection was closed")
