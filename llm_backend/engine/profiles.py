@@ -122,6 +122,14 @@ COMMON: tuple[Entry, ...] = (
         devices=("cpu",),
     ),
     Entry(
+        "TORCH_COMPILE_DISABLE",
+        "1",
+        "Otherwise the first request that asks for log-probabilities compiles C++: 17 s later, and fatal "
+        "to the engine without g++ or with a space in its path.",
+        _MEASURED_CPU,
+        devices=("cpu",),
+    ),
+    Entry(
         "--enforce-eager",
         None,
         "Starts in about 35 s instead of 270 s with torch.compile, and decodes no slower.",

@@ -92,6 +92,7 @@ class TestStrict:
         assert identity.torch_version.startswith("2.13.0")
         assert identity.cpu_flags
         assert "VLLM_BATCH_INVARIANT" not in identity.env
+        assert identity.env["TORCH_COMPILE_DISABLE"] == "1", "no C++ compiler is needed while it runs"
         assert not any("key" in word.lower() for word in identity.argv)
 
     async def test_under_the_load_that_forks_fast_it_stays_identical(self, strict_engine, store) -> None:
