@@ -124,6 +124,7 @@ def _start_engine(settings: Settings, host: str, signals: Signals, running: Exit
             manifest_file=settings.manifest_file,
             digest_cache=settings.data_dir / "digests.json",
             progress=progress,
+            uninterrupted=signals.deferred,
         )
     finally:
         progress.done()

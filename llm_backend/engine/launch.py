@@ -13,6 +13,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -130,9 +131,17 @@ def launch(
 
 
 def wait_until_ready(
-    engine: RunningEngine, *, manifest_file: Path, digest_cache: Path, progress: Progress
+    engine: RunningEngine,
+    *,
+    manifest_file: Path,
+    digest_cache: Path,
+    progress: Progress,
+    uninterrupted: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Manifest:
-    """Return when the engine has answered a request; raises `LaunchError` when it dies or is not ours."""
+    """Return when the engine has answered a request; raises `LaunchError` when it dies or is not ours.
+
+    `uninterrupted`: holds back whatever may interrupt this call while a process is being started.
+    """
     probe: subprocess.Popen[str] | None = None
     model = engine.plan.model
     manifest: Manifest | None = None
@@ -146,7 +155,9 @@ def wait_until_ready(
                 # Hashing waits for the weights: only then are a hub model's files complete on this disk.
                 if probe is None and (healthy or phase.key in _WEIGHTS_LOADED):
                     model = locate(model, engine.environ)
-                    probe = _start_probe(engine.plan.interpreter, model, digest_cache)
+                    # An interruption between the start and the assignment would leave the probe behind.
+                    with uninterrupted():
+                        probe = _start_probe(engine.plan.interpreter, model, digest_cache)
                 if manifest is None and probe is not None and probe.poll() is not None:
                     manifest = _manifest(engine, model, _probe_result(probe))
                     write_manifest(manifest_file, manifest)
