@@ -35,6 +35,7 @@ class _Installation:
         from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
 
         self.gate = Gate(on_refusal=self._restore)
+        self._sampling_pinned = False
         self._originals = {
             method: (method.apply, method.process_weights_after_loading)
             for method in (UnquantizedLinearMethod, UnquantizedEmbeddingMethod)
@@ -64,7 +65,11 @@ class _Installation:
         from vllm.config import get_current_vllm_config
 
         from encore_strict_gemm.linear import prove_weight, shape_of
+        from encore_strict_gemm.sampling import pin_top_p
 
+        if not self._sampling_pinned:
+            self._sampling_pinned = True
+            pin_top_p()
         shape = shape_of(layer.weight)
         if shape is None or not layer.weight.is_cuda:
             return
