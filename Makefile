@@ -15,6 +15,7 @@ install:
 	./start.sh install --with-tests
 
 test: install lint
+	$(VENV)/pytest plugins/strict_gemm
 	$(VENV)/pytest $(TESTS)
 
 lint: install
