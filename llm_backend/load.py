@@ -33,7 +33,11 @@ TASKS = (
 )
 
 FILLER = "The lamplighter crosses the bridge at dusk and counts the boats on the river. "
-"""About 17 tokens; repeated, it makes a prompt that spans several attention blocks."""
+"""About 17 tokens; `FILLER_TIMES` of it make a prompt that spans several attention blocks."""
+
+FILLER_TIMES, FILLER_PROMPT, PROMPT_MARGIN = 12, 512, 32
+"""How often the filler stands in a long prompt, how many tokens that is at most with its chat template,
+and what the end of a shared prefix may add."""
 
 
 def parse_neighbours(text: str) -> tuple[int, ...]:
@@ -58,7 +62,7 @@ def neighbour_request(
     if shape is Shape.MIXED:
         task = TASKS[index % len(TASKS)]
         # Long and short prompts, long and short answers: all four combinations within four neighbours.
-        prompt = FILLER * 12 + task if index % 4 in (1, 2) else task
+        prompt = FILLER * FILLER_TIMES + task if index % 4 in (1, 2) else task
         messages = (Message(role="user", content=f"{prompt} ({index})"),)
         limit = min(limit, SHORT_ANSWER) if index % 2 else limit
     elif shape is Shape.PREFIX:
@@ -68,6 +72,16 @@ def neighbour_request(
     request = build_request(recorded.model, messages, sampling)
     body = json.loads(request.body) | {"ignore_eos": True}
     return request.model_copy(update={"body": json.dumps(body, ensure_ascii=False)})
+
+
+def _answer_limit(identity: EngineFingerprint, recorded: GenerationRequest) -> int:
+    """Tokens a neighbour may generate: many, but with its prompt no more than the context holds."""
+    if identity.max_num_seqs == 1:
+        return SHORT_ANSWER  # the measured replay waits for everybody's whole answer
+    if identity.max_model_len is None:
+        return min(LONG_ANSWER, recorded.sampling.max_tokens)
+    longest_prompt = max(len(recorded.prompt_token_ids), FILLER_PROMPT) + PROMPT_MARGIN
+    return min(LONG_ANSWER, identity.max_model_len - longest_prompt)
 
 
 class Load:
@@ -142,16 +156,13 @@ async def neighbours(
     takes at a time. Raises the `EngineError` of a neighbour that is refused.
     """
     together = min(count, identity.max_num_seqs or count)
-    # An engine that takes one at a time makes the measured replay wait for everybody's whole answer.
-    longest = SHORT_ANSWER if identity.max_num_seqs == 1 else LONG_ANSWER
-    if identity.max_model_len is not None:
-        longest = min(longest, identity.max_model_len // 4)
+    limit = _answer_limit(identity, recorded)
     load = Load(engine)
     try:
         for index in range(count):
-            # The recorded limit fits behind the recorded prompt; the margin is for the prefix shape's end.
-            limit = longest if shape is Shape.MIXED else min(longest, recorded.sampling.max_tokens - 8)
-            load._start(neighbour_request(recorded, shape, index, answer_tokens=max(1, limit)))
+            # Each a little shorter than the one before: they must not all end and start together.
+            answer_tokens = max(1, limit - limit * index // (2 * count))
+            load._start(neighbour_request(recorded, shape, index, answer_tokens=answer_tokens))
         await load._under_way(together)
         yield load
     finally:
