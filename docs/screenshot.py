@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import sys
 from pathlib import Path
 
 from playwright.async_api import async_playwright, expect
 
+from llm_backend.config import load_settings
+from llm_backend.engine.client import EngineClient
+from llm_backend.load import neighbours
+from llm_backend.receipt import Message, Sampling
+from llm_backend.record import build_request
+from llm_backend.tally import Shape
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
-
-from engine.load import neighbours  # noqa: E402  # found by the line above
-
-from llm_backend.config import load_settings  # noqa: E402
-from llm_backend.engine.client import EngineClient  # noqa: E402
-
 QUESTION = "What is 235 times 478?"
 LOAD = 12
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
@@ -41,8 +40,9 @@ async def main() -> None:
         await page.locator("#chat-input").fill(QUESTION)
         await page.locator("#chat-submit").click()
         await expect(page.get_by_test_id("run-line-summary")).to_be_visible(timeout=120_000)
-        model = (await engine.identity()).model
-        async with neighbours(engine, model, LOAD, max_tokens=600, together=True):
+        identity = await engine.identity()
+        request = build_request(identity.model, [Message(role="user", content=QUESTION)], Sampling())
+        async with neighbours(engine, identity, request, count=LOAD, shape=Shape.MIXED):
             await page.get_by_role("button", name="Replay").last.click()
             await expect(page.get_by_test_id("run-line-verdict")).to_be_visible(timeout=120_000)
         await expect(page.get_by_test_id("run-line-verdict")).to_contain_text("Different from token")

@@ -24,11 +24,15 @@ from llm_backend.diagnose import Diagnosis, diagnose
 from llm_backend.doctor import examine
 from llm_backend.engine.client import EngineClient
 from llm_backend.errors import EncoreError, ReceiptInvalid
+from llm_backend.load import parse_neighbours
 from llm_backend.receipt import Message, Receipt, Sampling, parse_receipt
 from llm_backend.record import build_request, record
+from llm_backend.repeat import Repetition
+from llm_backend.repeat_phrases import progress_line
 from llm_backend.replay import replay as replay_run
 from llm_backend.sampling import parse_sampling
 from llm_backend.store import Run, Store
+from llm_backend.tally import Shape
 
 REPRODUCED, NOT_REPRODUCED, UNDECIDED = 0, 1, 2
 
@@ -56,6 +60,12 @@ class Level(StrEnum):
     TOKENS = "tokens"
     LOGPROBS = "logprobs"
 
+
+REPEATS = {
+    Format.TEXT: render.repeats_text,
+    Format.JSON: render.repeats_json,
+    Format.MARKDOWN: render.repeats_markdown,
+}
 
 FormatOption = Annotated[Format, typer.Option("--format", help="How to print the report.")]
 LevelOption = Annotated[
@@ -217,35 +227,76 @@ async def _ask(
 def replay(
     receipt: ReceiptArgument,
     times: Annotated[int, typer.Option(min=1, max=1000, help="How often, one after the other.")] = 1,
+    neighbours: Annotated[
+        str | None,
+        typer.Option(metavar="K[,K2,…]", help="Other requests kept in flight meanwhile; several: a sweep."),
+    ] = None,
+    shape: Annotated[Shape, typer.Option(help="What the neighbours ask.")] = Shape.MIXED,
     engine: EngineOption = None,
     level: LevelOption = Level.LOGPROBS,
     format: FormatOption = Format.TEXT,
 ) -> None:
     """Send the recorded request again and compare, token by token."""
-    results = run_async(_replay(load_settings(), receipt, times, engine, format))
-    sys.exit(exit_code([comparison for comparison, _ in results], level))
+    settings = load_settings()
+    if times == 1 and neighbours is None:
+        comparisons = [run_async(_replay(settings, receipt, engine, format))]
+    else:
+        counts = parse_neighbours(neighbours or "0")
+        comparisons = run_async(_repeat(settings, receipt, times, counts, shape, engine, format))
+    sys.exit(exit_code(comparisons, level))
 
 
-async def _replay(
-    settings: Settings, name: str, times: int, url: str | None, format: Format
-) -> list[tuple[Comparison, Diagnosis]]:
+async def _replay(settings: Settings, name: str, url: str | None, format: Format) -> Comparison:
     store = await open_store(settings)
-    results = []
     async with open_engine(settings, url) as client:
         try:
             reference = await find_run(store, name)
-            for attempt in range(1, times + 1):
-                with progress.status("replaying") as status:
+            with progress.status("replaying") as status:
 
-                    def show(done: int, recorded: int, attempt: int = attempt) -> None:
-                        status.update(f"replay {attempt} of {times}: {done} of {recorded} tokens")
+                def show(done: int, recorded: int) -> None:
+                    status.update(f"replay: {done} of {recorded} tokens")
 
-                    result = await replay_run(client, store, reference, chat_id=CLI_CHAT, on_tokens=show)
-                results.append((result.comparison, result.diagnosis))
-                print_comparison(result.comparison, result.diagnosis, format)
+                result = await replay_run(client, store, reference, chat_id=CLI_CHAT, on_tokens=show)
+            print_comparison(result.comparison, result.diagnosis, format)
         finally:
             await store.close()
-    return results
+    return result.comparison
+
+
+async def _repeat(
+    settings: Settings,
+    name: str,
+    times: int,
+    counts: tuple[int, ...],
+    shape: Shape,
+    url: str | None,
+    format: Format,
+) -> list[Comparison]:
+    store = await open_store(settings)
+    async with open_engine(settings, url) as client:
+        try:
+            reference = await find_run(store, name)
+            with progress.status("replaying") as status:
+                repetition = Repetition(
+                    client,
+                    store,
+                    reference,
+                    times=times,
+                    counts=counts,
+                    shape=shape,
+                    chat_id=CLI_CHAT,
+                    on_progress=lambda now: status.update(progress_line(now)),
+                )
+                try:
+                    await repetition.run()
+                finally:
+                    # Stopped or broken off, what was measured until then is still the result.
+                    if repetition.report.steps:
+                        status.stop()
+                        print(REPEATS[format](repetition.report))
+        finally:
+            await store.close()
+    return repetition.report.comparisons
 
 
 @app.command("compare")

@@ -32,8 +32,10 @@ from llm_backend.phrases import (
     verdict_name,
 )
 from llm_backend.receipt import EngineFingerprint, Receipt, Sampling
+from llm_backend.repeat_phrases import repeat_note, step_lines, step_title
 from llm_backend.run import Run
 from llm_backend.strings import Language, duration, text
+from llm_backend.tally import RepeatReport, wilson_lower
 from llm_backend.token_text import printable
 
 QUESTION_WIDTH = 60
@@ -100,6 +102,47 @@ def _change_table(changes: Sequence[EngineChange], lang: Language) -> list[tuple
             for change in changes
         ),
     ]
+
+
+# -- repeats ---------------------------------------------------------------------------------------
+
+
+def repeats_text(report: RepeatReport, lang: Language = "en") -> str:
+    """For each number of neighbours: how many came out the same, the load as measured, the fork tree."""
+    lines: list[str] = []
+    for step in report.steps:
+        lines.append(step_title(step, lang))
+        lines += ["  " * (line.depth + 1) + line.sentence for line in step_lines(step, lang)]
+    return "\n".join([*lines, repeat_note(report, lang)])
+
+
+def repeats_markdown(report: RepeatReport, lang: Language = "en") -> str:
+    parts: list[str] = []
+    for step in report.steps:
+        parts.append(f"**{_markdown(step_title(step, lang))}**")
+        lines = (f"{'  ' * line.depth}- {_markdown(line.sentence)}" for line in step_lines(step, lang))
+        parts.append("\n".join(lines))
+    return "\n\n".join([*parts, _markdown(repeat_note(report, lang))])
+
+
+def repeats_json(report: RepeatReport, lang: Language = "en") -> str:
+    """Everything measured, every replay included, plus each step's counts and sentence."""
+    steps = [
+        {
+            "summary": step_title(step, lang),
+            "identical": step.identical,
+            "same_tokens": step.same_tokens,
+            "comparable": step.comparable,
+            "distinct": step.distinct,
+            "largest_drift": step.largest_drift,
+            "identical_wilson_lower": wilson_lower(step.identical, step.comparable)
+            if step.comparable
+            else None,
+            **step.model_dump(mode="json"),
+        }
+        for step in report.steps
+    ]
+    return _json({**report.model_dump(mode="json"), "complete": report.complete, "steps": steps})
 
 
 # -- runs ------------------------------------------------------------------------------------------

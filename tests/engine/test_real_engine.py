@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from engine.load import neighbours
 
 from llm_backend.compare import Verdict
 from llm_backend.engine.client import EngineClient
 from llm_backend.errors import PromptTooLong
+from llm_backend.load import neighbours
 from llm_backend.receipt import Message, Receipt, Sampling
 from llm_backend.record import build_request, record
+from llm_backend.repeat import Repetition
 from llm_backend.replay import ReplayResult, replay
 from llm_backend.store import Run, Store
+from llm_backend.tally import Shape
 
 pytestmark = pytest.mark.engine
 
@@ -42,9 +44,9 @@ async def ask(
     return recording.run, recording.receipt
 
 
-async def replay_under_load(engine: EngineClient, store: Store, run: Run, *, together: bool) -> ReplayResult:
-    max_tokens = 600 if together else 40
-    async with neighbours(engine, run.model, LOAD, max_tokens=max_tokens, together=together):
+async def replay_under_load(engine: EngineClient, store: Store, run: Run) -> ReplayResult:
+    identity, recorded = await engine.identity(), await store.receipt_of(run.id)
+    async with neighbours(engine, identity, recorded.request, count=LOAD, shape=Shape.SAME):
         return await replay(engine, store, run, chat_id="test")
 
 
@@ -60,7 +62,7 @@ class TestFast:
 
     async def test_under_load_it_forks_and_the_fork_is_where_it_says(self, fast_engine, store) -> None:
         run, recorded = await ask(fast_engine, store)
-        result = await replay_under_load(fast_engine, store, run, together=True)
+        result = await replay_under_load(fast_engine, store, run)
         assert result.run.neighbours is not None
         assert result.run.neighbours >= LOAD
         assert result.comparison.verdict is Verdict.DIVERGED
@@ -74,6 +76,20 @@ class TestFast:
         assert fork.logprob_margin == top[0].logprob - top[1].logprob
         assert result.comparison.max_abs_logprob_diff > 0, "drift comes before the fork"
         assert result.diagnosis.cause != "unexplained"
+
+    @pytest.mark.parametrize("shape", Shape)
+    async def test_repeats_tell_alone_from_load(self, fast_engine, store, shape: Shape) -> None:
+        run, _ = await ask(fast_engine, store)
+        counts = (0, LOAD)
+        repetition = Repetition(fast_engine, store, run, times=2, counts=counts, shape=shape, chat_id="test")
+        alone, loaded = (await repetition.run()).steps
+        assert (alone.identical, alone.distinct, alone.load.running) == (2, 1, 0)
+        assert loaded.load.mean > LOAD / 2, "most neighbours were producing tokens beside the replay"
+        assert loaded.load.most == LOAD
+        assert loaded.identical == 0
+        assert loaded.largest_drift
+        assert loaded.fork is not None
+        assert sum(branch.runs for branch in loaded.fork.branches) == 3
 
 
 class TestStrict:
@@ -97,11 +113,20 @@ class TestStrict:
 
     async def test_under_the_load_that_forks_fast_it_stays_identical(self, strict_engine, store) -> None:
         run, _ = await ask(strict_engine, store)
-        result = await replay_under_load(strict_engine, store, run, together=False)
+        result = await replay_under_load(strict_engine, store, run)
         assert result.comparison.verdict is Verdict.IDENTICAL
         assert result.comparison.level == "logprobs"
         assert result.comparison.max_abs_logprob_diff == 0
         assert not result.comparison.engine_changes
+
+    async def test_repeats_hold_and_say_that_neighbours_only_queue(self, strict_engine, store) -> None:
+        run, _ = await ask(strict_engine, store)
+        (step,) = (
+            await Repetition(strict_engine, store, run, times=2, counts=(LOAD,), chat_id="test").run()
+        ).steps
+        assert (step.identical, step.distinct, step.largest_drift) == (2, 1, 0)
+        assert step.load.one_at_a_time
+        assert step.load.mean < 1
 
     async def test_the_seed_decides_when_sampling(self, strict_engine, store) -> None:
         run, first = await ask(strict_engine, store, temperature=0.8, seed=20250, max_tokens=40)

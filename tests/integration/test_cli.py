@@ -52,7 +52,7 @@ def test_replay_says_same_different_or_undecided(encore: Encore, engine_script: 
     digest = digest_of(encore)
     code, out, _ = encore("replay", digest, "--times", "2")
     assert code == 0
-    assert out.count("Came out the same") == 2
+    assert out.startswith("Alone: 2 of 2 identical, so at least 34 % (Wilson 95 %).")
     engine_script.enqueue(Reply(fork_at=31))
     code, out, _ = encore("replay", digest)
     assert code == 1
@@ -61,6 +61,33 @@ def test_replay_says_same_different_or_undecided(encore: Encore, engine_script: 
     code, out, _ = encore("replay", digest)
     assert code == 2
     assert "be compared" in out
+
+
+def test_replays_among_neighbours_tell_the_load_and_the_forks(encore: Encore, engine_script: Script) -> None:
+    engine_script.default = Reply(text="One two three four five six.", tokens_per_second=100)
+    encore("ask", "Count", "--max-tokens", "64")
+    digest = digest_of(encore)
+    code, out, _ = encore("replay", digest, "--neighbours", "0,2", "--shape", "prefix", "--format", "json")
+    alone, loaded = json.loads(out)["steps"]
+    assert code == 0
+    assert alone["load"]["asked"] == 0
+    assert (loaded["load"]["asked"], loaded["load"]["shape"]) == (2, "prefix")
+    assert loaded["load"]["most"] > 0
+    engine_script.enqueue(Reply(text="One two three four six seven."))
+    code, out, _ = encore("replay", digest, "--times", "2", "--format", "markdown")
+    assert code == 1
+    assert out.startswith("**Alone: 1 of 2 identical, so at least 9 % (Wilson 95 %).**")
+    assert "2 different answers in 3 runs" in out
+
+
+def test_a_broken_off_sweep_prints_what_it_has(encore: Encore, engine_script: Script) -> None:
+    encore("ask", "Hello")
+    engine_script.enqueue(Reply(), Reply(ending="close", ending_after=10))
+    code, out, err = encore("replay", digest_of(encore), "--times", "3")
+    assert code == 2
+    assert "1 of 1 identical" in out
+    assert "Stopped after 1 of 3 replays" in out
+    assert "broke off after 10 tokens" in err
 
 
 def test_drift_counts_only_when_asked_for(encore: Encore, engine_script: Script) -> None:
@@ -103,6 +130,8 @@ def test_a_tampered_file_is_refused_by_its_digest(encore: Encore, tmp_path: Path
         (("ask", "hi", "--temperature", "3"), "from 0 to 2"),
         (("replay", "deadbeef"), "deadbeef"),
         (("show", "nonsense!"), "neither a file nor a digest"),
+        (("replay", "deadbeef", "--neighbours", "many"), "whole numbers from 0 to 256"),
+        (("replay", "deadbeef", "--shape", "round"), "'round' is not one of"),
         (("list", "--limit", "0"), "greater than or equal to 1"),
         (("frobnicate",), "No such command"),
     ],
