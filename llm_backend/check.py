@@ -15,7 +15,7 @@ from typing import Literal
 from pydantic import TypeAdapter, ValidationError
 
 from llm_backend.engine.client import EngineClient
-from llm_backend.errors import EngineRejected
+from llm_backend.errors import EngineNotReady, EngineRejected
 from llm_backend.receipt import EngineFingerprint, Message, Receipt, Sampling, TokenRecord
 from llm_backend.record import build_request
 from llm_backend.scoring import (
@@ -40,6 +40,9 @@ SELF_CHECK_PROMPT = "Write a long story about a river, a bridge and a lantern."
 SELF_CHECK = Sampling(seed=1, temperature=1.0, max_tokens=128, top_logprobs=0)
 """Sampled, because unlikely tokens differ most: a greedy run of the same length was measured at 0.11
 nats where this one was at 0.26 (CPU, bfloat16) and a greedy run of 512 tokens at 0.22."""
+
+LOOK_EVERY = 16
+"""Tokens of the self-check between two looks at the engine's load."""
 
 OnProgress = Callable[[Literal["check", "calibrate"], int, int], None]
 """Called with what is being done, tokens done, and tokens in all."""
@@ -82,7 +85,7 @@ async def check(
 ) -> Check:
     """Check `receipt` on `engine`; measures the engine's tolerance first where one is needed and unknown.
 
-    Raises `EngineUnreachable`, `EngineNotReady` or `EngineRejected`.
+    Raises `EngineUnreachable`, `EngineNotReady`, `EngineRejected` or `EngineInterrupted`.
     """
     identity = await engine.identity()
     if reasons := obstacles(receipt, identity):
@@ -104,23 +107,38 @@ async def calibrate(
 ) -> Calibration:
     """Generate a short answer and check it at once: how far this engine is from itself.
 
-    The answer is not recorded. Raises what `check` raises.
+    Only alone: beside others the CPU engine decodes as it prefills, and a tolerance of 0 measured then
+    would wrong every answer recorded alone. The answer is not recorded. Raises what `check` raises.
     """
     request = build_request(identity.model, [Message(role="user", content=SELF_CHECK_PROMPT)], SELF_CHECK)
     tokens: list[TokenRecord] = []
+    await _refuse_neighbours(engine, own=0)
     async with engine.stream(request) as stream:
         async for delta in stream:
+            if not len(tokens) % LOOK_EVERY:
+                await _refuse_neighbours(engine, own=1)
             tokens.extend(delta.tokens)
             on_progress("calibrate", len(tokens), SELF_CHECK.max_tokens)
     prompt = stream.fold.prompt_token_ids
     positions, _ = await _prefill(engine, identity, prompt, tokens)
-    largest = largest_difference(positions)
+    largest = largest_difference(positions) if prompt else None
     if largest is None:
         raise EngineRejected(
-            "This engine reports no log-probabilities to check against.",
+            "This engine reports no token ids or log-probabilities to check against.",
             "Replay the run instead: encore replay.",
         )
     return Calibration(engine=identity.digest, positions=len(positions), largest=largest)
+
+
+async def _refuse_neighbours(engine: EngineClient, *, own: int) -> None:
+    """`own`: requests of ours that may be running. An engine without metrics is taken to be alone."""
+    others = (await engine.running() or 0) - own
+    if others > 0:
+        raise EngineNotReady(
+            f"The engine is also serving {others:,} other request{'s' if others > 1 else ''}; "
+            "how far it is from itself must be measured alone, once.",
+            "Check again when it is idle.",
+        )
 
 
 async def _prefill(

@@ -172,6 +172,7 @@ def judge(
         tolerance=tolerance,
         outside=len(outside),
         first_outside=outside[0] if outside else None,
+        # No seed reaches a prefill, the engine's own included.
         engine_changes=engine_changes(receipt.engine, engine, seeded=True),
     )
 

@@ -78,6 +78,22 @@ class TestFast:
         assert result.comparison.max_abs_logprob_diff > 0, "drift comes before the fork"
         assert result.diagnosis.cause != "unexplained"
 
+    async def test_decoded_in_a_batch_an_answer_is_bit_exact_and_alone_it_is_not(
+        self, fast_engine, store, tmp_path
+    ) -> None:
+        """On CPU a batch is computed as a prefill is, a single sequence by another kernel."""
+        calibrations = Calibrations(tmp_path / "calibrations.json")
+        model = (await fast_engine.identity()).model
+        async with neighbours(fast_engine, model, LOAD, max_tokens=600, together=True):
+            _, beside_others = await ask(fast_engine, store)
+        result = await check(fast_engine, beside_others, calibrations)
+        assert result.verdict is CheckVerdict.BIT_EXACT
+        assert result.bit_equal == len(beside_others.completion.tokens)
+        _, alone = await ask(fast_engine, store)
+        result = await check(fast_engine, alone, calibrations)
+        assert result.verdict is CheckVerdict.WITHIN_TOLERANCE
+        assert result.bit_equal < TOKENS
+
 
 class TestStrict:
     """One sequence at a time on CPU."""

@@ -157,12 +157,25 @@ async def test_an_engine_that_will_not_is_named(
         await check(engine, recorded, calibrations)
 
 
-async def test_a_self_check_without_logprobs_is_no_tolerance(
+@pytest.mark.parametrize("generated", [Reply(logprobs="null"), Reply(token_ids=False)])
+async def test_a_self_check_without_ids_or_logprobs_is_no_tolerance(
+    engine, recorded, calibrations, engine_script, generated
+) -> None:
+    engine_script.enqueue(Reply(drift=0.01), generated, Reply())
+    with pytest.raises(EngineRejected, match="no token ids or log-probabilities to check against"):
+        await check(engine, recorded, calibrations)
+
+
+async def test_a_tolerance_is_not_measured_beside_other_requests(
     engine, recorded, calibrations, engine_script
 ) -> None:
-    engine_script.enqueue(Reply(drift=0.01), Reply(logprobs="null"), Reply())
-    with pytest.raises(EngineRejected, match="no log-probabilities to check against"):
+    engine_script.running = 2
+    assert (await check(engine, recorded, calibrations)).verdict is CheckVerdict.BIT_EXACT, "needs none"
+    engine_script.default = Reply(drift=0.01)
+    with pytest.raises(EngineNotReady, match="also serving 2 other requests"):
         await check(engine, recorded, calibrations)
+    engine_script.running = 0
+    assert (await check(engine, recorded, calibrations)).verdict is CheckVerdict.OUTSIDE
 
 
 async def test_an_absent_engine_is_unreachable(recorded) -> None:
