@@ -120,8 +120,8 @@ async def calibrate(
             tokens.extend(delta.tokens)
             on_progress("calibrate", len(tokens), SELF_CHECK.max_tokens)
     prompt = stream.fold.prompt_token_ids
-    positions, _ = await _prefill(engine, identity, prompt, tokens)
-    largest = largest_difference(positions) if prompt else None
+    positions = (await _prefill(engine, identity, prompt, tokens))[0] if prompt else ()
+    largest = largest_difference(positions)
     if largest is None:
         raise EngineRejected(
             "This engine reports no token ids or log-probabilities to check against.",
