@@ -36,7 +36,7 @@ TOKENS = 512
 ROUNDS = 3
 RATIO_BUDGET = 20.0
 """What is wanted. On one physical core a prefill of this length takes 0.8 s by itself and its logprobs
-0.4 s more, so 15 was measured there; on an H200 195."""
+0.4 s more, so 13 to 15 was measured there; on an H200 195."""
 
 
 @contextmanager
