@@ -12,12 +12,14 @@ import sys
 from collections.abc import Coroutine
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
 import typer
 from rich.console import Console
 
 from llm_backend import __version__, render
+from llm_backend.check import Calibrations
+from llm_backend.check import check as check_receipt
 from llm_backend.compare import Comparison, Verdict, compare
 from llm_backend.config import Settings, load_settings
 from llm_backend.diagnose import Diagnosis, diagnose
@@ -31,6 +33,7 @@ from llm_backend.repeat import Repetition
 from llm_backend.repeat_phrases import progress_line
 from llm_backend.replay import replay as replay_run
 from llm_backend.sampling import parse_sampling
+from llm_backend.scoring import Check, CheckVerdict
 from llm_backend.store import Run, Store
 from llm_backend.tally import Shape
 
@@ -297,6 +300,34 @@ async def _repeat(
         finally:
             await store.close()
     return repetition.report.comparisons
+
+
+@app.command()
+def check(receipt: ReceiptArgument, engine: EngineOption = None, format: FormatOption = Format.TEXT) -> None:
+    """Ask the engine for its probabilities of a recorded answer, in a fraction of a replay's time."""
+    result = run_async(_check(load_settings(), receipt, engine))
+    report = {
+        Format.TEXT: render.check_text,
+        Format.JSON: render.check_json,
+        Format.MARKDOWN: render.check_markdown,
+    }
+    print(report[format](result))
+    if result.verdict is CheckVerdict.UNCHECKABLE:
+        sys.exit(UNDECIDED)
+    sys.exit(REPRODUCED if result.passed else NOT_REPRODUCED)
+
+
+async def _check(settings: Settings, name: str, url: str | None) -> Check:
+    recorded = await find_receipt(settings, name)
+    calibrations = Calibrations(settings.data_dir / "calibrations.json")
+    async with open_engine(settings, url) as client:
+        with progress.status("checking") as status:
+
+            def show(stage: Literal["check", "calibrate"], done: int, total: int) -> None:
+                doing = "checking" if stage == "check" else "measuring this engine's tolerance, once"
+                status.update(f"{doing}: {done} of {total} tokens")
+
+            return await check_receipt(client, recorded, calibrations, on_progress=show)
 
 
 @app.command("compare")

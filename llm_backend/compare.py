@@ -20,7 +20,15 @@ from enum import StrEnum
 from typing import Literal
 
 from llm_backend.engine_changes import EngineChange, engine_changes
-from llm_backend.receipt import Frozen, GenerationRequest, Receipt, Status, TokenRecord, known_logprob
+from llm_backend.receipt import (
+    EngineFingerprint,
+    Frozen,
+    GenerationRequest,
+    Receipt,
+    Status,
+    TokenRecord,
+    known_logprob,
+)
 
 NEAR_TIE = 0.125
 """Nats. One bfloat16 step of a logit between 16 and 32, and the largest margin at which a trained
@@ -37,10 +45,19 @@ class Verdict(StrEnum):
 
 
 class Reason(Frozen):
-    """Why two receipts cannot be compared. `kind` is also the key of its sentence."""
+    """Why two receipts cannot be compared, or one not checked. `kind` is also the key of its sentence."""
 
     kind: Literal[
-        "other_model", "other_weights", "other_tokenizer", "other_prompt", "no_token_ids", "nothing_generated"
+        "other_model",
+        "other_weights",
+        "other_tokenizer",
+        "other_prompt",
+        "other_logprobs",
+        "too_long",
+        "no_token_ids",
+        "no_prompt_ids",
+        "no_logprobs",
+        "nothing_generated",
     ]
     reference: str | None = None
     """What the reference has (model name, digest, number of prompt tokens), where that explains it."""
@@ -195,15 +212,20 @@ def receipt_end(receipt: Receipt) -> str:
     return completion.status.value
 
 
-def _reasons(reference: Receipt, candidate: Receipt) -> Iterator[Reason]:
+def identity_reasons(reference: EngineFingerprint, candidate: EngineFingerprint) -> Iterator[Reason]:
+    """What makes the token ids or the model of two engines another thing altogether."""
     for kind, field in (
         ("other_model", "model"),
         ("other_weights", "weights_digest"),
         ("other_tokenizer", "tokenizer_digest"),
     ):
-        before, after = getattr(reference.engine, field), getattr(candidate.engine, field)
+        before, after = getattr(reference, field), getattr(candidate, field)
         if before is not None and after is not None and before != after:
             yield Reason.model_validate({"kind": kind, "reference": before, "candidate": after})
+
+
+def _reasons(reference: Receipt, candidate: Receipt) -> Iterator[Reason]:
+    yield from identity_reasons(reference.engine, candidate.engine)
     prompt = _other_prompt(reference.request, candidate.request)
     if prompt:
         yield prompt

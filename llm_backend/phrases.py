@@ -13,6 +13,7 @@ from llm_backend.compare import Comparison, Fork, Reason, Verdict
 from llm_backend.diagnose import Cause, Diagnosis, Evidence
 from llm_backend.receipt import TokenRecord
 from llm_backend.run import Run
+from llm_backend.scoring import MARGIN, Check, CheckVerdict
 from llm_backend.strings import Language, text
 from llm_backend.token_text import quoted, token_texts
 
@@ -23,6 +24,13 @@ SHAPES = {
     Verdict.INCOMPARABLE: "?",
 }
 """A verdict is told by a shape and words, never by colour alone."""
+
+CHECK_SHAPES = {
+    CheckVerdict.BIT_EXACT: "●",
+    CheckVerdict.WITHIN_TOLERANCE: "◐",
+    CheckVerdict.OUTSIDE: "✕",
+    CheckVerdict.UNCHECKABLE: "?",
+}
 
 _ENDS = ("stop", "length", "stopped", "interrupted", "running", "unknown")
 
@@ -106,6 +114,24 @@ def measurements(comparison: Comparison, lang: Language = "en") -> list[str]:
 def notes(comparison: Comparison, lang: Language = "en") -> list[str]:
     """What a reader must know to read the verdict right: cut runs, unknown values, other endings."""
     return list(_notes(comparison, lang))
+
+
+def check_line(check: Check, lang: Language = "en") -> VerdictLine:
+    """`◐ Plausible: within tolerance — 512 positions, at most 0.216 nats off, tolerance 0.512 nats.`"""
+    key = f"check.{check.verdict.value.lower()}"
+    if check.verdict is CheckVerdict.UNCHECKABLE:
+        detail = text("verdict.and", lang).join(reason_phrase(reason, lang) for reason in check.reasons)
+    else:
+        detail = text(f"{key}.detail", lang, **_check_values(check))
+    shape, title = CHECK_SHAPES[check.verdict], text(key, lang, first=check.first_outside)
+    return VerdictLine(
+        shape, title, detail, text("verdict.line", lang, shape=shape, title=title, detail=detail)
+    )
+
+
+def check_sentences(check: Check, lang: Language = "en") -> list[str]:
+    """What was measured, what the tolerance rests on, and what the verdict does not say."""
+    return [text(f"check.{key}", lang, **_check_values(check)) for key in _check_keys(check)]
 
 
 def end_phrase(end: str, lang: Language = "en") -> str:
@@ -227,3 +253,41 @@ def _notes(comparison: Comparison, lang: Language) -> Iterator[str]:
         yield text("note.same_text" if comparison.same_text else "note.other_text", lang)
     elif comparison.verdict is Verdict.DIVERGED and comparison.same_text:
         yield text("note.same_text", lang)
+
+
+def _check_values(check: Check) -> dict[str, float | int | None]:
+    first = check.positions[check.first_outside] if check.first_outside is not None else None
+    calibration = check.calibration
+    return {
+        "known": check.known,
+        "unknown": check.unknown,
+        "equal": check.bit_equal,
+        "most_likely": check.most_likely,
+        "total": len(check.positions),
+        "share": check.most_likely / len(check.positions) if check.positions else None,
+        "largest": check.max_abs_logprob_diff,
+        "mean": check.mean_abs_logprob_diff,
+        "tolerance": check.tolerance,
+        "outside": check.outside,
+        "difference": abs(first.difference) if first and first.difference is not None else None,
+        "gap": first.gap if first else None,
+        "margin": MARGIN,
+        "self_positions": calibration.positions if calibration else None,
+        "self_largest": calibration.largest if calibration else None,
+    }
+
+
+def _check_keys(check: Check) -> Iterator[str]:
+    if check.verdict is CheckVerdict.UNCHECKABLE:
+        return
+    yield "most_likely"
+    if check.verdict is not CheckVerdict.BIT_EXACT:
+        yield "differences"
+    if check.calibration:
+        yield "calibration" if check.calibration.largest else "calibration_exact"
+    if check.verdict is CheckVerdict.WITHIN_TOLERANCE:
+        yield "plausible"
+    if not check.must_be_most_likely:
+        yield "sampled"
+    if check.unknown:
+        yield "unknown"

@@ -19,6 +19,8 @@ from llm_backend.compare import Comparison, receipt_end
 from llm_backend.diagnose import Diagnosis
 from llm_backend.engine_changes import EngineChange
 from llm_backend.phrases import (
+    check_line,
+    check_sentences,
     diagnosis_sentence,
     end_phrase,
     evidence_sentence,
@@ -34,6 +36,7 @@ from llm_backend.phrases import (
 from llm_backend.receipt import EngineFingerprint, Receipt, Sampling
 from llm_backend.repeat_phrases import repeat_note, step_lines, step_title
 from llm_backend.run import Run
+from llm_backend.scoring import Check
 from llm_backend.strings import Language, duration, text
 from llm_backend.tally import RepeatReport, wilson_lower
 from llm_backend.token_text import printable
@@ -78,6 +81,30 @@ def comparison_json(comparison: Comparison, diagnosis: Diagnosis, lang: Language
             "diagnosis": diagnosis.model_dump(mode="json"),
         }
     )
+
+
+def check_text(check: Check, lang: Language = "en") -> str:
+    """The verdict line, what was measured, what changed in the engine."""
+    lines = [str(check_line(check, lang)), *(f"  {sentence}" for sentence in check_sentences(check, lang))]
+    if check.engine_changes:
+        lines += ["", text("heading.engine_changes", lang)]
+        lines += [f"  {line}" for line in _columns(_change_table(check.engine_changes, lang))]
+    return "\n".join(lines)
+
+
+def check_markdown(check: Check, lang: Language = "en") -> str:
+    parts = [f"**{_markdown(str(check_line(check, lang)))}**"]
+    if sentences := check_sentences(check, lang):
+        parts.append("\n".join(f"- {_markdown(sentence)}" for sentence in sentences))
+    if check.engine_changes:
+        table = _markdown_table(_change_table(check.engine_changes, lang))
+        parts += [f"### {text('heading.engine_changes', lang)}", table]
+    return "\n\n".join(parts)
+
+
+def check_json(check: Check, lang: Language = "en") -> str:
+    """Everything measured, position by position, plus the verdict line as people see it."""
+    return _json({"summary": str(check_line(check, lang)), "check": check.model_dump(mode="json")})
 
 
 def _explanation(comparison: Comparison, diagnosis: Diagnosis, lang: Language) -> list[str]:

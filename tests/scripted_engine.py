@@ -117,6 +117,7 @@ class ScriptedEngine:
                 Route("/tokenize", self.tokenize, methods=["POST"]),
                 Route("/detokenize", self.detokenize, methods=["POST"]),
                 Route("/v1/chat/completions", self.chat, methods=["POST"]),
+                Route("/v1/completions", self.prefill, methods=["POST"]),
                 Route("/script", self.set_script, methods=["POST"]),
                 Route("/bodies", self.get_bodies),
             ]
@@ -168,17 +169,37 @@ class ScriptedEngine:
         return JSONResponse([body.decode() for body in self.script.bodies])
 
     async def chat(self, request: Request) -> Response:
+        body, reply, refusal = await self._take(request)
+        return refusal or StreamingResponse(self._stream(body, reply), media_type="text/event-stream")
+
+    async def prefill(self, request: Request) -> Response:
+        """What the engine thinks of a given sequence: `reply.text` is the answer it would have given."""
+        body, reply, refusal = await self._take(request)
+        if refusal:
+            return refusal
+        if reply.ending == "stall":
+            await asyncio.sleep(3600)
+        if reply.ending == "garbage":
+            return Response("{not json", media_type="application/json")
+        choice = {"index": 0, "text": ".", "finish_reason": "length", "logprobs": None}
+        choice["prompt_logprobs"] = _prompt_logprobs(body["prompt"], reply)
+        fingerprint = f"scripted-{self.script.version}"
+        return JSONResponse({"choices": [choice], "system_fingerprint": fingerprint})
+
+    async def _take(self, request: Request) -> tuple[dict[str, Any], Reply, Response | None]:
+        """The request's body, the reply it gets, and the refusal if it gets one."""
         raw = await request.body()
         self.script.bodies.append(raw)
         body = json.loads(raw)
         reply = self.script.replies.popleft() if self.script.replies else self.script.default
         if reply.status >= 400:
             error = {"message": reply.error, "type": "BadRequestError", "code": reply.status}
-            return JSONResponse({"error": error}, status_code=reply.status)
+            return body, reply, JSONResponse({"error": error}, status_code=reply.status)
         if body.get("model") != self.script.model:
             message = f"The model `{body.get('model')}` does not exist."
-            return JSONResponse({"error": {"message": message, "code": 404}}, status_code=404)
-        return StreamingResponse(self._stream(body, reply), media_type="text/event-stream")
+            error = {"message": message, "code": 404}
+            return body, reply, JSONResponse({"error": error}, status_code=404)
+        return body, reply, None
 
     async def _stream(self, body: dict[str, Any], reply: Reply) -> AsyncIterator[str]:
         self.script.in_flight += 1
@@ -238,6 +259,31 @@ class ScriptedEngine:
 def _prompt(body: dict[str, Any], suffix: str) -> list[int]:
     rendered = "".join(f"<|{m['role']}|>{m['content']}<|end|>" for m in body.get("messages", []))
     return [token_id(token) for token in tokenize(rendered + "<|assistant|>" + suffix)]
+
+
+def _prompt_logprobs(ids: list[int], reply: Reply) -> list[dict[str, Any] | None] | None:
+    """One entry per token: after the prompt, the answer's own logprobs; another token is an unlikely one."""
+    if reply.logprobs == "none":
+        return None
+    opening = [token_id(token) for token in tokenize("<|assistant|>")]
+    answer = max(n for n in range(len(opening), len(ids) + 1) if ids[n - len(opening) : n] == opening)
+    expected = tokenize(reply.text)
+    entries: list[dict[str, Any] | None] = [None]
+    for index, given in enumerate(ids[1:], start=1):
+        position = index - answer
+        if position < 0 or position >= len(expected):
+            entries.append({str(given): {"logprob": -3.0, "rank": 1}})
+            continue
+        likely = token_id(expected[position])
+        value: float | None = _logprob(expected[position], position) + reply.drift
+        if reply.logprobs == "null":
+            value = None
+        elif reply.logprobs == "clamped" and position % 5 == 0:
+            value = -9999.0
+        entry = {str(likely): {"logprob": value, "rank": 1}}
+        entry.setdefault(str(given), {"logprob": -9.0, "rank": 700})
+        entries.append(None if reply.logprobs == "missing_some" and position % 3 == 0 else entry)
+    return entries
 
 
 def _forked(token: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from llm_backend.engine.fold import Delta, StreamFold
 from llm_backend.engine.manifest import Manifest, read_manifest
+from llm_backend.engine.prefill import Prefill, read_prefill
 from llm_backend.engine.process import read_pid_file
 from llm_backend.errors import (
     EngineError,
@@ -202,6 +204,34 @@ class EngineClient:
         samples = [s for family in text_string_to_metric_families(lines + "\n") for s in family.samples]
         return int(sum(sample.value for sample in samples)) if samples else None
 
+    async def prefill(self, model: str, token_ids: Sequence[int]) -> Prefill:
+        """The engine's logprob of every token of a sequence, from one prefill and nothing cached.
+
+        Raises `EngineUnreachable`, `EngineNotReady` or `EngineRejected`.
+        """
+        body = {
+            "model": model,
+            "prompt": list(token_ids),
+            "max_tokens": 1,  # the engine takes no less
+            "temperature": 0.0,
+            "prompt_logprobs": 1,
+            "cache_salt": uuid.uuid4().hex,
+        }
+        try:
+            reply = await self._openai.post("/completions", body=body, cast_to=object)
+        except openai.APITimeoutError:
+            raise EngineNotReady(
+                f"The engine gave no answer for {self._stall_timeout:.0f} s.",
+                "Try again when it is less busy, or raise ENCORE_STALL_TIMEOUT.",
+            ) from None
+        except openai.APIConnectionError:
+            raise EngineUnreachable(self.url) from None
+        except openai.APIStatusError as error:
+            raise await self._refusal(error, model, max_tokens=1) from None
+        except json.JSONDecodeError:
+            reply = None
+        return read_prefill(reply, token_ids)
+
     def stream(self, request: GenerationRequest) -> EngineStream:
         """Send `request.body` as it stands; iterate the result inside `async with`."""
         return EngineStream(self, request)
@@ -221,9 +251,9 @@ class EngineClient:
         except openai.APIConnectionError:
             raise EngineUnreachable(self.url) from None
         except openai.APIStatusError as error:
-            raise await self._refusal(error, request) from None
+            raise await self._refusal(error, request.model, request.sampling.max_tokens) from None
 
-    async def _refusal(self, error: openai.APIStatusError, request: GenerationRequest) -> EngineError:
+    async def _refusal(self, error: openai.APIStatusError, model: str, max_tokens: int) -> EngineError:
         message = _message_of(error)
         if error.status_code >= 500:
             return EngineNotReady(
@@ -231,11 +261,11 @@ class EngineClient:
                 "If it does not recover, restart it with ./start.sh; details are in llm.log.",
             )
         if error.status_code == 404 and "model" in message.lower():
-            return ModelNotServed(request.model, await self._served())
+            return ModelNotServed(model, await self._served())
         if re.search(r"maximum (context|model) length|max_model_len|context length", message):
             identity = await self.identity()
             if identity.max_model_len is not None:
-                return PromptTooLong(None, request.sampling.max_tokens, identity.max_model_len)
+                return PromptTooLong(None, max_tokens, identity.max_model_len)
         if error.status_code in (401, 403):
             return EngineRejected("The engine refused the key.", "Set ENCORE_API_KEY to the engine's key.")
         return EngineRejected(

@@ -7,9 +7,11 @@ check that never sees a divergence would prove nothing.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
+from llm_backend.check import Calibrations, check
 from llm_backend.compare import Verdict
 from llm_backend.engine.client import EngineClient
 from llm_backend.errors import PromptTooLong
@@ -18,6 +20,7 @@ from llm_backend.receipt import Message, Receipt, Sampling
 from llm_backend.record import build_request, record
 from llm_backend.repeat import Repetition
 from llm_backend.replay import ReplayResult, replay
+from llm_backend.scoring import CheckVerdict
 from llm_backend.store import Run, Store
 from llm_backend.tally import Shape
 
@@ -91,6 +94,23 @@ class TestFast:
         assert loaded.fork is not None
         assert sum(branch.runs for branch in loaded.fork.branches) == 3
 
+    async def test_decoded_in_a_batch_an_answer_is_bit_exact_and_alone_it_is_not(
+        self, fast_engine, store, tmp_path
+    ) -> None:
+        """On CPU a batch is computed as a prefill is, a single sequence by another kernel."""
+        calibrations = Calibrations(tmp_path / "calibrations.json")
+        identity = await fast_engine.identity()
+        _, first = await ask(fast_engine, store)
+        async with neighbours(fast_engine, identity, first.request, count=LOAD, shape=Shape.SAME):
+            _, beside_others = await ask(fast_engine, store)
+        result = await check(fast_engine, beside_others, calibrations)
+        assert result.verdict is CheckVerdict.BIT_EXACT
+        assert result.bit_equal == len(beside_others.completion.tokens)
+        _, alone = await ask(fast_engine, store)
+        result = await check(fast_engine, alone, calibrations)
+        assert result.verdict is CheckVerdict.WITHIN_TOLERANCE
+        assert result.bit_equal < TOKENS
+
 
 class TestStrict:
     """One sequence at a time on CPU."""
@@ -144,6 +164,38 @@ class TestStrict:
         _, receipt = await ask(strict_engine, store, "Repeat exactly: 🧮=算盘, 𠮷×2, naïve", max_tokens=60)
         assert receipt.completion.reported_tokens == len(receipt.completion.tokens)
         assert "�" not in receipt.completion.text.rstrip("�"), "only a cut-off end may be incomplete"
+
+    async def test_its_own_answers_are_within_its_tolerance(self, strict_engine, store, tmp_path) -> None:
+        calibrations = Calibrations(tmp_path / "calibrations.json")
+        for asked in ({}, {"temperature": 0.8, "seed": 20250}):
+            _, receipt = await ask(strict_engine, store, **asked)
+            result = await check(strict_engine, receipt, calibrations)
+            # In bfloat16 on CPU a prefill and a decoding step round differently.
+            assert result.verdict is CheckVerdict.WITHIN_TOLERANCE
+            assert result.known == len(receipt.completion.tokens)
+            assert 0 < result.max_abs_logprob_diff <= result.tolerance < 1
+            assert not result.engine_changes
+
+    async def test_a_changed_token_is_outside_even_if_it_is_the_runner_up(
+        self, strict_engine, store, tmp_path
+    ) -> None:
+        calibrations = Calibrations(tmp_path / "calibrations.json")
+        _, receipt = await ask(strict_engine, store)
+        position = TOKENS // 2
+        true = receipt.completion.tokens[position]
+        runner_up = next(other for other in true.top if other.id != true.id)
+        for forged in (
+            replace(true, id=true.id + 1),
+            replace(true, id=runner_up.id, logprob=runner_up.logprob),
+        ):
+            tokens = list(receipt.completion.tokens)
+            tokens[position] = forged
+            completion = receipt.completion.model_copy(update={"tokens": tuple(tokens)})
+            tampered = receipt.model_copy(update={"completion": completion})
+            result = await check(strict_engine, tampered, calibrations)
+            assert result.verdict is CheckVerdict.OUTSIDE
+            # A runner-up may pass for its own position; what follows it does not.
+            assert result.first_outside in (position, position + 1)
 
     async def test_a_prompt_that_cannot_fit_is_refused_with_numbers(self, strict_engine, store) -> None:
         with pytest.raises(

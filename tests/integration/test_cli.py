@@ -98,6 +98,26 @@ def test_drift_counts_only_when_asked_for(encore: Encore, engine_script: Script)
     assert encore("replay", digest, "--level", "tokens")[0] == 0
 
 
+def test_check_says_bit_exact_within_outside_or_undecided(encore: Encore, engine_script: Script) -> None:
+    encore("ask", "Hello")
+    digest = digest_of(encore)
+    code, out, err = encore("check", digest)
+    assert (code, err) == (0, "")
+    assert "Bit-exact" in out
+    engine_script.enqueue(Reply(drift=0.01), Reply(), Reply(drift=0.01))
+    code, out, _ = encore("check", digest)
+    assert code == 0
+    assert "Within tolerance" in out
+    engine_script.enqueue(Reply(drift=1.0))
+    code, out, _ = encore("check", digest, "--format", "json")
+    assert code == 1
+    assert json.loads(out)["check"]["verdict"] == "OUTSIDE"
+    engine_script.model = "another"
+    code, out, _ = encore("check", digest, "--format", "markdown")
+    assert code == 2
+    assert "another model" in out
+
+
 def test_an_exported_receipt_can_be_compared_and_replayed_elsewhere(
     encore: Encore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
