@@ -72,6 +72,8 @@ is_installed() {
 install_app() {
   is_installed "$@" && return
   local python log=$ROOT/.run/install.log began=$SECONDS
+  [[ ! -L $ROOT/.venv ]] || # installing would empty whatever it points to
+    die ".venv is a symbolic link, and what is there was not installed for this folder. Remove the link."
   python=$(find_python)
   mkdir -p "$ROOT/.run"
   say "Installing the app into .venv (once; 360 MB, about a minute)…"

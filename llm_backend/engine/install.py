@@ -45,6 +45,11 @@ def ensure_engine(root: Path, device: Device, log: Path, say: Say) -> Path:
     current = f"{hashlib.sha256(lock.read_bytes()).hexdigest()} {venv}\n"
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == current:
         return interpreter
+    if venv.is_symlink():  # installing would empty whatever it points to
+        raise LaunchError(
+            ".venv-engine is a symbolic link, and what is there was not installed for this folder.",
+            "Remove the link.",
+        )
     say(f"Installing the {device} engine into .venv-engine (once; {_SIZES[device]})…")
     began = time.monotonic()
     run_step([sys.executable, "-m", "venv", "--clear", str(venv)], log)

@@ -330,6 +330,18 @@ def test_a_changed_lock_reinstalls_and_needs_a_usable_python(
     assert sentence in done.stderr
 
 
+def test_a_linked_environment_of_another_folder_is_refused_and_left_alone(checkout: Checkout) -> None:
+    theirs = checkout.root.parent / "theirs"
+    (checkout.root / ".venv").rename(theirs)
+    (checkout.root / ".venv").symlink_to(theirs)
+    (theirs / ".encore-stamp").write_text("another folder's")
+    before = sorted(theirs.rglob("*"))
+    refused = checkout.start_sh("engine")
+    assert refused.returncode == 2
+    assert ".venv is a symbolic link" in refused.stderr
+    assert sorted(theirs.rglob("*")) == before
+
+
 def test_help_names_every_command_and_needs_no_installation(checkout: Checkout) -> None:
     shutil.rmtree(checkout.root / ".venv")
     done = checkout.start_sh("--help")
