@@ -18,23 +18,23 @@ import typer
 from rich.console import Console
 
 from llm_backend import __version__, render
+from llm_backend.access import find_receipt, find_run, open_engine, open_store
 from llm_backend.check import Calibrations
 from llm_backend.check import check as check_receipt
 from llm_backend.compare import Comparison, Verdict, compare
 from llm_backend.config import Settings, load_settings
 from llm_backend.diagnose import Diagnosis, diagnose
 from llm_backend.doctor import examine
-from llm_backend.engine.client import EngineClient
-from llm_backend.errors import EncoreError, ReceiptInvalid
+from llm_backend.errors import EncoreError
 from llm_backend.load import parse_neighbours
-from llm_backend.receipt import Message, Receipt, Sampling, parse_receipt
+from llm_backend.receipt import Message, Receipt, Sampling
 from llm_backend.record import build_request, record
 from llm_backend.repeat import Repetition
 from llm_backend.repeat_phrases import progress_line
 from llm_backend.replay import replay as replay_run
 from llm_backend.sampling import parse_sampling
 from llm_backend.scoring import Check, CheckVerdict
-from llm_backend.store import Run, Store
+from llm_backend.store import Run
 from llm_backend.tally import Shape
 
 REPRODUCED, NOT_REPRODUCED, UNDECIDED = 0, 1, 2
@@ -118,48 +118,6 @@ def exit_code(comparisons: list[Comparison], level: Level) -> int:
     return NOT_REPRODUCED if verdicts & different else REPRODUCED
 
 
-def open_engine(settings: Settings, url: str | None) -> EngineClient:
-    key = settings.api_key.get_secret_value() if settings.api_key else None
-    return EngineClient(
-        (url or settings.urls()[0]).rstrip("/").removesuffix("/v1"),
-        api_key=key,
-        manifest_file=settings.manifest_file,
-        stall_timeout=settings.stall_timeout,
-    )
-
-
-async def open_store(settings: Settings) -> Store:
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
-    return await Store.open(settings.database())
-
-
-def receipt_file(name: str) -> Receipt | None:
-    """The receipt in the file called `name`, None if there is no such file."""
-    path = Path(name)
-    if not path.is_file():
-        return None
-    try:
-        return parse_receipt(path.read_bytes())
-    except OSError as error:
-        raise ReceiptInvalid(f"{path} cannot be read: {error.strerror}.") from None
-
-
-async def find_run(store: Store, name: str) -> Run:
-    """The run a digest prefix or a receipt file names; a file not seen before is imported."""
-    imported = receipt_file(name)
-    return await store.add_receipt(imported) if imported else await store.run_by_digest_prefix(name)
-
-
-async def find_receipt(settings: Settings, name: str) -> Receipt:
-    if (recorded := receipt_file(name)) is not None:
-        return recorded
-    store = await open_store(settings)
-    try:
-        return await store.receipt_of((await store.run_by_digest_prefix(name)).id)
-    finally:
-        await store.close()
-
-
 @app.command()
 def ask(
     prompt: Annotated[str, typer.Argument(help="The question; - reads it from standard input.")],
@@ -200,30 +158,24 @@ def ask(
 async def _ask(
     settings: Settings, url: str | None, messages: list[Message], sampling: Sampling, format: Format
 ) -> None:
-    store = await open_store(settings)
-    async with open_engine(settings, url) as client:
+    async with open_store(settings) as store, open_engine(settings, url) as client:
+        identity = await client.identity()
+        recording = record(client, store, build_request(identity.model, messages, sampling), chat_id=CLI_CHAT)
         try:
-            identity = await client.identity()
-            recording = record(
-                client, store, build_request(identity.model, messages, sampling), chat_id=CLI_CHAT
-            )
-            try:
-                async with recording:
-                    async for delta in recording:
-                        if format is Format.TEXT:
-                            print(delta.text, end="", flush=True)
-            finally:
-                if format is Format.TEXT:
-                    print()
-                if recording.run is not None:
-                    say(render.run_line(recording.run))
-            assert recording.receipt is not None
-            if format is Format.JSON:
-                print(recording.receipt.to_json())
-            elif format is Format.MARKDOWN:
-                print(render.receipt_markdown(recording.receipt, recording.run))
+            async with recording:
+                async for delta in recording:
+                    if format is Format.TEXT:
+                        print(delta.text, end="", flush=True)
         finally:
-            await store.close()
+            if format is Format.TEXT:
+                print()
+            if recording.run is not None:
+                say(render.run_line(recording.run))
+        assert recording.receipt is not None
+        if format is Format.JSON:
+            print(recording.receipt.to_json())
+        elif format is Format.MARKDOWN:
+            print(render.receipt_markdown(recording.receipt, recording.run))
 
 
 @app.command()
@@ -250,19 +202,15 @@ def replay(
 
 
 async def _replay(settings: Settings, name: str, url: str | None, format: Format) -> Comparison:
-    store = await open_store(settings)
-    async with open_engine(settings, url) as client:
-        try:
-            reference = await find_run(store, name)
-            with progress.status("replaying") as status:
+    async with open_store(settings) as store, open_engine(settings, url) as client:
+        reference = await find_run(store, name)
+        with progress.status("replaying") as status:
 
-                def show(done: int, recorded: int) -> None:
-                    status.update(f"replay: {done} of {recorded} tokens")
+            def show(done: int, recorded: int) -> None:
+                status.update(f"replay: {done} of {recorded} tokens")
 
-                result = await replay_run(client, store, reference, chat_id=CLI_CHAT, on_tokens=show)
-            print_comparison(result.comparison, result.diagnosis, format)
-        finally:
-            await store.close()
+            result = await replay_run(client, store, reference, chat_id=CLI_CHAT, on_tokens=show)
+        print_comparison(result.comparison, result.diagnosis, format)
     return result.comparison
 
 
@@ -275,30 +223,26 @@ async def _repeat(
     url: str | None,
     format: Format,
 ) -> list[Comparison]:
-    store = await open_store(settings)
-    async with open_engine(settings, url) as client:
-        try:
-            reference = await find_run(store, name)
-            with progress.status("replaying") as status:
-                repetition = Repetition(
-                    client,
-                    store,
-                    reference,
-                    times=times,
-                    counts=counts,
-                    shape=shape,
-                    chat_id=CLI_CHAT,
-                    on_progress=lambda now: status.update(progress_line(now)),
-                )
-                try:
-                    await repetition.run()
-                finally:
-                    # Stopped or broken off, what was measured until then is still the result.
-                    if repetition.report.steps:
-                        status.stop()
-                        print(REPEATS[format](repetition.report))
-        finally:
-            await store.close()
+    async with open_store(settings) as store, open_engine(settings, url) as client:
+        reference = await find_run(store, name)
+        with progress.status("replaying") as status:
+            repetition = Repetition(
+                client,
+                store,
+                reference,
+                times=times,
+                counts=counts,
+                shape=shape,
+                chat_id=CLI_CHAT,
+                on_progress=lambda now: status.update(progress_line(now)),
+            )
+            try:
+                await repetition.run()
+            finally:
+                # Stopped or broken off, what was measured until then is still the result.
+                if repetition.report.steps:
+                    status.stop()
+                    print(REPEATS[format](repetition.report))
     return repetition.report.comparisons
 
 
@@ -366,11 +310,8 @@ def list_runs(
     """List recorded runs, newest first."""
 
     async def work() -> list[Run]:
-        store = await open_store(load_settings())
-        try:
+        async with open_store(load_settings()) as store:
             return await store.runs(limit=limit)
-        finally:
-            await store.close()
 
     runs = run_async(work())
     if format is Format.JSON:

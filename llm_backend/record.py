@@ -59,7 +59,16 @@ def build_request(model: str, messages: Sequence[Message], sampling: Sampling) -
 
 
 class Recording:
-    """One run being recorded; see `record`. Afterwards `run` and `receipt` tell what was kept."""
+    """One run being recorded. Afterwards `run` and `receipt` tell what was kept.
+
+        async with record(engine, store, request, chat_id=chat) as recording:
+            async for delta in recording:
+                show(delta.text)
+        recording.run, recording.receipt
+
+    Entering raises `PromptTooLong`, `EngineRejected`, `EngineUnreachable` or `EngineNotReady`, with
+    nothing stored. Iterating raises `EngineInterrupted`; the run is stored before it propagates.
+    """
 
     def __init__(
         self,
@@ -192,23 +201,5 @@ class Recording:
         )
 
 
-def record(
-    engine: EngineClient,
-    store: Store,
-    request: GenerationRequest,
-    *,
-    chat_id: str,
-    kind: Literal["ask", "replay"] = "ask",
-    reference_run_id: str | None = None,
-) -> Recording:
-    """Record one run.
-
-        async with record(engine, store, request, chat_id=chat) as recording:
-            async for delta in recording:
-                show(delta.text)
-        recording.run, recording.receipt
-
-    Entering raises `PromptTooLong`, `EngineRejected`, `EngineUnreachable` or `EngineNotReady`, with
-    nothing stored. Iterating raises `EngineInterrupted`; the run is stored before it propagates.
-    """
-    return Recording(engine, store, request, chat_id=chat_id, kind=kind, reference_run_id=reference_run_id)
+record = Recording
+"""A verb where it is used: `async with record(…) as recording`."""

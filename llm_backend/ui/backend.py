@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from llm_backend.access import open_engine, open_store
 from llm_backend.config import Settings
 from llm_backend.engine.client import EngineClient
 from llm_backend.store import Store
@@ -59,20 +60,11 @@ def backend() -> Backend:
 async def running_backend(settings: Settings) -> AsyncIterator[Backend]:
     """Open everything; runs that an earlier process left unfinished become interrupted ones."""
     global _running
-    store = await Store.open(settings.database())
-    key = settings.api_key.get_secret_value() if settings.api_key else None
-    engine = EngineClient(
-        settings.urls()[0],
-        api_key=key,
-        manifest_file=settings.manifest_file,
-        stall_timeout=settings.stall_timeout,
-    )
-    try:
+    async with open_store(settings) as store, open_engine(settings) as engine:
         await store.recover()
         _running = Backend(settings, store, engine, EngineWatch(engine, settings.log_file))
-        yield _running
-        await _running.stop_work()
-    finally:
-        _running = None
-        await engine.close()
-        await store.close()
+        try:
+            yield _running
+            await _running.stop_work()
+        finally:
+            _running = None

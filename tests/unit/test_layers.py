@@ -38,6 +38,7 @@ LAYERS = {
     "llm_backend.token_text": CORE,
     "llm_backend.engine": PARTS,
     "llm_backend.store": PARTS,
+    "llm_backend.access": USE_CASES,
     "llm_backend.check": USE_CASES,
     "llm_backend.doctor": USE_CASES,
     "llm_backend.load": USE_CASES,
