@@ -1,0 +1,92 @@
+"""What every command shares: the Typer app, its common options, exit codes and how things are printed."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Coroutine
+from enum import StrEnum
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import typer
+from rich.console import Console
+
+from llm_backend import render
+from llm_backend.compare import Comparison, Verdict
+from llm_backend.diagnose import Diagnosis
+from llm_backend.errors import EncoreError
+
+REPRODUCED, NOT_REPRODUCED, UNDECIDED = 0, 1, 2
+
+CLI_CHAT = "cli"
+"""Runs asked from a terminal belong to this chat in `encore list` and the panel."""
+
+app = typer.Typer(
+    name="encore",
+    help="Ask, keep the receipt, replay it and see whether the same tokens come back.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+progress = Console(stderr=True)
+T = TypeVar("T")
+
+
+class Format(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+    MARKDOWN = "markdown"
+
+
+class Level(StrEnum):
+    TOKENS = "tokens"
+    LOGPROBS = "logprobs"
+
+
+FormatOption = Annotated[Format, typer.Option("--format", help="How to print the report.")]
+LevelOption = Annotated[
+    Level, typer.Option(help="What must be equal to count as reproduced: the tokens, or their logprobs too.")
+]
+EngineOption = Annotated[
+    str | None, typer.Option("--engine", metavar="URL", help="An engine other than the configured one.")
+]
+ReceiptArgument = Annotated[
+    str, typer.Argument(metavar="RECEIPT", help="A digest or its first digits, or a receipt file.")
+]
+
+
+def say(line: str) -> None:
+    """One line on stderr, never wrapped: people grep it."""
+    progress.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def fail(error: EncoreError) -> NoReturn:
+    say(error.diagnostics())
+    sys.exit(UNDECIDED)
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    try:
+        return asyncio.run(work)
+    except KeyboardInterrupt:
+        # What was recorded so far is stored by the cancelled task itself.
+        say("Stopped.")
+        sys.exit(130)
+
+
+def exit_code(comparisons: list[Comparison], level: Level) -> int:
+    """2 if any pair could not be compared, 1 if any differs at `level`, else 0."""
+    verdicts = {comparison.verdict for comparison in comparisons}
+    if Verdict.INCOMPARABLE in verdicts:
+        return UNDECIDED
+    different = {Verdict.DIVERGED} | ({Verdict.DRIFTED} if level is Level.LOGPROBS else set())
+    return NOT_REPRODUCED if verdicts & different else REPRODUCED
+
+
+def print_comparison(comparison: Comparison, diagnosis: Diagnosis, format: Format) -> None:
+    if format is Format.JSON:
+        print(render.comparison_json(comparison, diagnosis))
+    elif format is Format.MARKDOWN:
+        print(render.comparison_markdown(comparison, diagnosis))
+    else:
+        print(render.comparison_text(comparison, diagnosis))
