@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from llm_backend import render
-from llm_backend.access import find_run, open_engine, open_store, receipt_file
-from llm_backend.check import Calibrations
+from llm_backend.access import find_run, open_calibrations, open_engine, open_store, receipt_file
 from llm_backend.check import check as check_receipt
 from llm_backend.cli.base import (
     CLI_CHAT,
@@ -140,7 +139,7 @@ async def _check(settings: Settings, name: str, url: str | None) -> Check:
 
 
 async def _check_receipt(settings: Settings, recorded: Receipt, url: str | None) -> Check:
-    calibrations = Calibrations(settings.data_dir / "calibrations.json")
+    calibrations = open_calibrations(settings)
     async with open_engine(settings, url) as client:
         with progress.status("checking") as status:
 

@@ -282,14 +282,18 @@ class Store:
             await connection.execute(insert(FindingRow).values(values))
         return str(values["id"])
 
-    async def findings(self, run_id: str, *, limit: int = 20) -> list[StoredFinding]:
-        """Of one run, newest first."""
+    async def findings(
+        self, run_id: str, *, kind: Literal["repeat", "check"] | None = None, limit: int = 20
+    ) -> list[StoredFinding]:
+        """Of one run, of one kind or of all, newest first."""
         query = (
             select(FindingRow)
             .where(FindingRow.run_id == run_id)
             .order_by(FindingRow.created_at.desc(), FindingRow.id)
             .limit(limit)
         )
+        if kind is not None:
+            query = query.where(FindingRow.kind == kind)
         async with self._read() as connection:
             rows = (await connection.execute(query)).all()
         return await asyncio.to_thread(lambda: [to_finding(row) for row in rows])

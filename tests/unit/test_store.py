@@ -363,6 +363,7 @@ class TestFindings:
             (first, run.id, self.repeated(chain(3))),
         ]
         assert [kept.id for kept in await store.findings(run.id, limit=1)] == [second]
+        assert [kept.id for kept in await store.findings(run.id, kind="repeat", limit=1)] == [first]
 
     async def test_a_hundred_answers_that_all_differ_are_no_deeper_than_two(self, store: Store) -> None:
         run = await recorded(store)
