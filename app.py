@@ -46,6 +46,16 @@ async def on_replay(action: cl.Action) -> None:
     await handlers.replay_run(str(action.payload.get("run")))
 
 
+@cl.action_callback(handlers.CHECK)
+async def on_check(action: cl.Action) -> None:
+    await handlers.check_run(str(action.payload.get("run")))
+
+
+@cl.action_callback(handlers.REPEAT)
+async def on_repeat(action: cl.Action) -> None:
+    await handlers.repeat_run(action.payload)
+
+
 @cl.action_callback(handlers.SHOW)
 async def on_show(action: cl.Action) -> None:
     await handlers.show_in_panel(str(action.payload.get("run")))

@@ -24,11 +24,13 @@ from llm_backend.ui.backend import backend
 from llm_backend.ui.engine_watch import status_sentence
 from llm_backend.ui.problems import reporting, show_problem
 from llm_backend.ui.prose import readable_prose
-from llm_backend.ui.replaying import replay_in_chat
+from llm_backend.ui.replaying import check_in_chat, read_plan, repeat_in_chat, replay_in_chat
 from llm_backend.ui.session import ChatSession, current_session, start_session
 from llm_backend.ui.settings_form import read_form, widgets
 
-REPLAY, SHOW = "replay", "show_in_panel"
+REPLAY, CHECK, REPEAT, SHOW = "replay", "check", "repeat", "show_in_panel"
+_BUTTONS = ((REPLAY, "repeat"), (CHECK, "list-checks"), (REPEAT, "layers"), (SHOW, "panel-right-open"))
+"""Under each answer, with their icons."""
 
 CHAINLITS_STOP_MESSAGE = "Task manually stopped."
 """Chainlit adds this, in English only, whenever someone stops a run."""
@@ -62,7 +64,21 @@ async def retry(message_id: str) -> None:
 async def replay_run(run_id: str) -> None:
     """Replay a recorded run, beside the request that asked for it: it may take longer than HTTP allows."""
     session = _session()
-    _start_task(_replay(session, run_id))
+    _start_task(_one_at_a_time(session, partial(replay_in_chat, session, run_id)))
+
+
+async def check_run(run_id: str) -> None:
+    """Have the engine score a recorded run."""
+    session = _session()
+    _start_task(_one_at_a_time(session, partial(check_in_chat, session, run_id)))
+
+
+async def repeat_run(payload: Mapping[str, Any]) -> None:
+    """Replay a run many times: ten times alone, or as the panel's form says."""
+    session = _session()
+    async with reporting(session.lang):
+        plan = read_plan(payload, session.lang)
+        _start_task(_one_at_a_time(session, partial(repeat_in_chat, session, plan)))
 
 
 async def stop() -> None:
@@ -127,10 +143,6 @@ async def _ask(session: ChatSession, message_id: str) -> None:
         await _ask_engine(session, message_id)
 
     await _one_at_a_time(session, work, retry=message_id)
-
-
-async def _replay(session: ChatSession, run_id: str) -> None:
-    await _one_at_a_time(session, partial(replay_in_chat, session, run_id))
 
 
 async def _one_at_a_time(
@@ -204,7 +216,7 @@ async def _show_result(
         session.remember(message_id, session.questions[message_id], view.answer)
     metrics.count_run(run)
     await panel.add_run_line(view.message, run.id, note)
-    for name, icon in ((REPLAY, "repeat"), (SHOW, "panel-right-open")):
+    for name, icon in _BUTTONS:
         action = cl.Action(
             name=name,
             payload={"run": run.id},
