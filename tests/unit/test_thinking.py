@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from llm_backend.ui.thinking import ThinkSplitter
+from llm_backend.thinking import ThinkSplitter
 
 
 def split(*chunks: str) -> tuple[str, str]:
