@@ -58,7 +58,9 @@ export default function RunLine() {
       {progress ? (
         <div className="encore-progress" data-testid="run-line-progress" data-kind={progress.kind}>
           <span>{progress.said}</span>
-          <progress value={progress.share ?? undefined} aria-label={progress.said} />
+          {progress.share === null ? null : (
+            <progress value={progress.share} aria-label={progress.said} />
+          )}
         </div>
       ) : null}
       <div role="status">

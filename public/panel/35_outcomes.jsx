@@ -92,7 +92,7 @@ function Working({ progress }) {
   return (
     <div className="encore-progress" data-testid="progress" data-kind={progress.kind}>
       <span>{progress.said}</span>
-      <progress value={progress.share ?? undefined} aria-label={progress.said} />
+      {progress.share === null ? null : <progress value={progress.share} aria-label={progress.said} />}
     </div>
   );
 }
