@@ -63,7 +63,7 @@ export default function RunLine() {
           )}
         </div>
       ) : null}
-      <div role="status">
+      <div role="status" aria-atomic="false">
         {said ? <div data-testid="run-line-said">{said}</div> : null}
         {outcomes.map((outcome) => (
           <div
