@@ -31,6 +31,11 @@ async def on_stop() -> None:
     await handlers.stop()
 
 
+@cl.on_chat_end
+async def on_chat_end() -> None:
+    await handlers.leave()
+
+
 @cl.on_settings_update
 async def on_settings_update(settings: dict[str, Any]) -> None:
     await handlers.change_settings(settings)

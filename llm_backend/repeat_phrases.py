@@ -106,15 +106,15 @@ def _bound(same: int, n: int) -> int:
 
 def _reasons(step: Step, lang: Language) -> Iterator[str]:
     load = step.load
-    if load.one_at_a_time or not load.most:  # a proven load is what the verdict takes for granted
-        yield from _load(load, lang)
-    if step.verdict is Verdict.DIVERGED and step.same_tokens != step.identical:
-        yield _share("repeat.tokens", step.same_tokens, step.comparable, lang)
+    # A proven load is what the verdict takes for granted.
+    odd = list(_load(load, lang)) if load.one_at_a_time or not load.most else []
+    yield from odd
     if step.fork:
         values = {"position": step.fork.position, "distinct": step.distinct, "runs": step.comparable + 1}
         yield text("outcome.fork", lang, **values)
     yield from _left_out(step, lang)
-    yield from _causes(step, lang)[:1]
+    if not odd:  # otherwise the load is the first thing to suspect, and is said already
+        yield from _causes(step, lang)[:1]
 
 
 def _facts(step: Step, lang: Language) -> Iterator[str]:
@@ -135,9 +135,12 @@ def _left_out(step: Step, lang: Language) -> Iterator[str]:
 
 
 def _causes(step: Step, lang: Language) -> list[str]:
-    """The same words said once, however many replays they explain."""
-    said = (diagnosis_sentence(repeat.diagnosis, lang) for repeat in step.repeats)
-    return list(dict.fromkeys(sentence for sentence in said if sentence))
+    """Each explanation once, with the figures of its first replay; the replays have their own."""
+    said: dict[tuple[str, ...], str] = {}
+    for diagnosis in (repeat.diagnosis for repeat in step.repeats):
+        kinds = (diagnosis.cause, *(evidence.key for evidence in diagnosis.evidence[:1]))
+        said.setdefault(kinds, diagnosis_sentence(diagnosis, lang))
+    return [sentence for sentence in said.values() if sentence]
 
 
 def _load(load: LoadSeen, lang: Language) -> Iterator[str]:

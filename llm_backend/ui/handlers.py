@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import chainlit as cl
+from chainlit.session import WebsocketSession
 
 from llm_backend.errors import EncoreError
 from llm_backend.record import Recording, build_request, record
@@ -31,6 +32,9 @@ from llm_backend.ui.settings_form import read_form, widgets
 REPLAY, CHECK, REPEAT, SHOW = "replay", "check", "repeat", "show_in_panel"
 _BUTTONS = ((REPLAY, "repeat"), (CHECK, "list-checks"), (REPEAT, "layers"), (SHOW, "panel-right-open"))
 """Under each answer, with their icons."""
+
+AWAY_S = 30.0
+"""How long a page may be gone before its repetition ends."""
 
 CHAINLITS_STOP_MESSAGE = "Task manually stopped."
 """Chainlit adds this, in English only, whenever someone stops a run."""
@@ -78,7 +82,7 @@ async def repeat_run(payload: Mapping[str, Any]) -> None:
     session = _session()
     async with reporting(session.lang):
         plan = read_plan(payload, session.lang)
-        _start_task(_one_at_a_time(session, partial(repeat_in_chat, session, plan)))
+        session.repetition = _start_task(_one_at_a_time(session, partial(repeat_in_chat, session, plan)))
 
 
 async def stop() -> None:
@@ -86,6 +90,24 @@ async def stop() -> None:
     messages = cl.chat_context.get()
     if messages and messages[-1].content == CHAINLITS_STOP_MESSAGE:
         await messages[-1].remove()
+
+
+async def leave() -> None:
+    """The page is gone, for a moment or for good.
+
+    Nobody can stop its repetition any more, and that is load on everybody's engine: unless the page is
+    back soon, it ends. What was measured is kept.
+    """
+    session, page = current_session(), cl.context.session
+    work = session.repetition if session else None
+    if work and not work.done() and isinstance(page, WebsocketSession):
+        backend().start(_stop_unless_back(work, page, page.socket_id))
+
+
+async def _stop_unless_back(work: asyncio.Task[None], page: WebsocketSession, socket: str) -> None:
+    await asyncio.sleep(AWAY_S)
+    if page.socket_id == socket:  # a page that comes back brings a new one
+        work.cancel()
 
 
 async def change_settings(values: Mapping[str, Any]) -> None:
@@ -122,7 +144,7 @@ async def _send_settings(session: ChatSession) -> None:
     await cl.ChatSettings(widgets(session.sampling, session.system_prompt, session.lang)).send()
 
 
-def _start_task(work: Coroutine[Any, Any, None]) -> None:
+def _start_task(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     """Run an action's work as Chainlit runs a message's: the composer waits and shows Stop."""
 
     async def as_task() -> None:
@@ -134,7 +156,7 @@ def _start_task(work: Coroutine[Any, Any, None]) -> None:
         finally:
             await emitter.task_end()
 
-    backend().start(as_task())
+    return backend().start(as_task())
 
 
 async def _ask(session: ChatSession, message_id: str) -> None:

@@ -58,10 +58,12 @@ export default function RunLine() {
       {progress ? (
         <div className="encore-progress" data-testid="run-line-progress" data-kind={progress.kind}>
           <span>{progress.said}</span>
-          <progress value={progress.share ?? undefined} aria-label={progress.said} />
+          {progress.share === null ? null : (
+            <progress value={progress.share} aria-label={progress.said} />
+          )}
         </div>
       ) : null}
-      <div role="status">
+      <div role="status" aria-atomic="false">
         {said ? <div data-testid="run-line-said">{said}</div> : null}
         {outcomes.map((outcome) => (
           <div

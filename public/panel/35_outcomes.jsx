@@ -31,12 +31,14 @@ function Choice({ label, value, options, onChange, disabled, testid }) {
 
 function RepeatForm({ t, run, busy, onAct }) {
   const [open, setOpen] = useState(false);
+  const summary = useRef(null);
   const [times, setTimes] = useState(10);
   const [neighbours, setNeighbours] = useState(4);
   const [shape, setShape] = useState('mixed');
   const start = (event) => {
     event.preventDefault();
     setOpen(false);
+    summary.current.focus(); // the button that had it is gone with the form
     onAct('repeat', { times, neighbours, shape });
   };
   const about = neighbours ? 'repeat.about.load' : 'repeat.about';
@@ -47,7 +49,7 @@ function RepeatForm({ t, run, busy, onAct }) {
       onToggle={(event) => setOpen(event.target.open)}
       data-testid="repeat"
     >
-      <summary>{t('repeat')}</summary>
+      <summary ref={summary}>{t('repeat')}</summary>
       <form className="encore-form" onSubmit={start}>
         <Choice
           label={t('repeat.times')}
@@ -92,7 +94,7 @@ function Working({ progress }) {
   return (
     <div className="encore-progress" data-testid="progress" data-kind={progress.kind}>
       <span>{progress.said}</span>
-      <progress value={progress.share ?? undefined} aria-label={progress.said} />
+      {progress.share === null ? null : <progress value={progress.share} aria-label={progress.said} />}
     </div>
   );
 }

@@ -367,6 +367,37 @@ class TestRepeating:
         assert not kept.found.complete
         await until(lambda: engine_script.in_flight == 0)
 
+    async def test_a_page_that_is_gone_for_good_ends_it(
+        self, chat: Chat, engine_script: Script, backend: Backend, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(handlers, "AWAY_S", 0.05)
+        await ask("one")
+        run = chat.news("run")[0]["run"]
+        engine_script.enqueue(Reply(), Reply(tokens_per_second=20))
+        await handlers.repeat_run({"run": run})
+        await until(lambda: chat.doing().startswith("Replay 2 of 10"))
+        await handlers.leave()
+        assert (await ended(chat))["kept"]
+        (kept,) = await backend.store.findings(run)
+        assert isinstance(kept.found, RepeatReport)
+        assert not kept.found.complete
+
+    async def test_a_page_that_comes_back_finds_it_going_on(
+        self, chat: Chat, engine_script: Script, backend: Backend, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(handlers, "AWAY_S", 0.05)
+        await ask("one")
+        run = chat.news("run")[0]["run"]
+        engine_script.enqueue(Reply(tokens_per_second=300))
+        await handlers.repeat_run({"run": run, "times": 2})
+        await until(lambda: "tokens" in chat.doing())
+        await handlers.leave()
+        cl.context.session.restore("another socket")  # type: ignore[union-attr]
+        await ended(chat)
+        (kept,) = await backend.store.findings(run)
+        assert isinstance(kept.found, RepeatReport)
+        assert kept.found.complete
+
     async def test_stopped_in_the_first_replay_there_is_nothing_to_show(
         self, chat: Chat, engine_script: Script, backend: Backend
     ) -> None:
