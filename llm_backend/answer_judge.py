@@ -26,6 +26,8 @@ from llm_backend.answers import (
     typed_answer,
 )
 from llm_backend.arithmetic import arithmetic
+from llm_backend.compare import Comparison
+from llm_backend.receipt import Receipt
 
 LIMIT_S = 10.0
 """Seconds of waiting for one comparison, starting the worker not included."""
@@ -139,6 +141,21 @@ async def check_answer(
     return AnswerCheck(
         answer=answer, source="arithmetic", expected=opinion.value, expression=expression, opinion=opinion
     )
+
+
+async def check_receipt_answer(judge: AnswerJudge, receipt: Receipt) -> AnswerCheck:
+    """The answer line of a recorded run whose question is its last message."""
+    question = receipt.request.messages[-1].content if receipt.request.messages else ""
+    return await check_answer(judge, receipt.completion.text, question)
+
+
+async def answers_after_fork(
+    judge: AnswerJudge, comparison: Comparison, reference: Receipt, candidate: Receipt
+) -> AnswerPair | None:
+    """The answers of two runs whose words differ; None where they do not, for then nothing is left to say."""
+    if comparison.reproduced or reference.completion.text == candidate.completion.text:
+        return None
+    return await compare_answers(judge, reference.completion.text, candidate.completion.text)
 
 
 async def compare_answers(judge: AnswerJudge, reference: str, candidate: str) -> AnswerPair:

@@ -15,6 +15,8 @@ from typing import Any
 
 from rich.cells import cell_len
 
+from llm_backend.answer_phrases import pair_line
+from llm_backend.answers import AnswerPair
 from llm_backend.compare import Comparison, receipt_end
 from llm_backend.diagnose import Diagnosis
 from llm_backend.engine_changes import EngineChange
@@ -49,21 +51,32 @@ Rows = list[tuple[str, str]]
 # -- comparisons -----------------------------------------------------------------------------------
 
 
-def comparison_text(comparison: Comparison, diagnosis: Diagnosis, lang: Language = "en") -> str:
-    """The verdict line, the reason, the measurements, what the reader must know, what changed."""
+def comparison_text(
+    comparison: Comparison, diagnosis: Diagnosis, lang: Language = "en", answers: AnswerPair | None = None
+) -> str:
+    """The verdict line, the reason, the measurements, what the reader must know, what changed.
+
+    How the `answers` relate is a line of its own: it never softens the verdict.
+    """
     lines = [str(verdict_line(comparison, lang))]
     lines += [f"  {sentence}" for sentence in _explanation(comparison, diagnosis, lang)]
+    if answers and (said := pair_line(answers, lang)):
+        lines.append(said)
     if comparison.engine_changes:
         lines += ["", text("heading.engine_changes", lang)]
         lines += [f"  {line}" for line in _columns(_change_table(comparison.engine_changes, lang))]
     return "\n".join(lines)
 
 
-def comparison_markdown(comparison: Comparison, diagnosis: Diagnosis, lang: Language = "en") -> str:
+def comparison_markdown(
+    comparison: Comparison, diagnosis: Diagnosis, lang: Language = "en", answers: AnswerPair | None = None
+) -> str:
     parts = [f"**{_markdown(str(verdict_line(comparison, lang)))}**"]
     explanation = _explanation(comparison, diagnosis, lang)
     if explanation:
         parts.append("\n".join(f"- {_markdown(sentence)}" for sentence in explanation))
+    if answers and (said := pair_line(answers, lang)):
+        parts.append(_markdown(said))
     if comparison.engine_changes:
         parts += [
             f"### {text('heading.engine_changes', lang)}",
@@ -72,13 +85,16 @@ def comparison_markdown(comparison: Comparison, diagnosis: Diagnosis, lang: Lang
     return "\n\n".join(parts)
 
 
-def comparison_json(comparison: Comparison, diagnosis: Diagnosis, lang: Language = "en") -> str:
+def comparison_json(
+    comparison: Comparison, diagnosis: Diagnosis, lang: Language = "en", answers: AnswerPair | None = None
+) -> str:
     """Everything measured, plus the verdict line as people see it."""
     return _json(
         {
             "summary": str(verdict_line(comparison, lang)),
             "comparison": comparison.model_dump(mode="json"),
             "diagnosis": diagnosis.model_dump(mode="json"),
+            "answers": answers.model_dump(mode="json") if answers else None,
         }
     )
 

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from llm_backend import render
+from llm_backend.answers import AnswerPair
 from llm_backend.compare import Comparison, Verdict
 from llm_backend.diagnose import Diagnosis
 from llm_backend.errors import EncoreError
@@ -83,10 +84,12 @@ def exit_code(comparisons: list[Comparison], level: Level) -> int:
     return NOT_REPRODUCED if verdicts & different else REPRODUCED
 
 
-def print_comparison(comparison: Comparison, diagnosis: Diagnosis, format: Format) -> None:
+def print_comparison(
+    comparison: Comparison, diagnosis: Diagnosis, format: Format, answers: AnswerPair | None = None
+) -> None:
     if format is Format.JSON:
-        print(render.comparison_json(comparison, diagnosis))
+        print(render.comparison_json(comparison, diagnosis, answers=answers))
     elif format is Format.MARKDOWN:
-        print(render.comparison_markdown(comparison, diagnosis))
+        print(render.comparison_markdown(comparison, diagnosis, answers=answers))
     else:
-        print(render.comparison_text(comparison, diagnosis))
+        print(render.comparison_text(comparison, diagnosis, answers=answers))

@@ -10,6 +10,9 @@ import typer
 
 from llm_backend import render
 from llm_backend.access import find_receipt, open_engine, open_store
+from llm_backend.answer_judge import AnswerJudge, answers_after_fork, check_receipt_answer
+from llm_backend.answer_phrases import answer_line
+from llm_backend.answers import AnswerPair
 from llm_backend.cli.base import (
     CLI_CHAT,
     EngineOption,
@@ -24,9 +27,9 @@ from llm_backend.cli.base import (
     run_async,
     say,
 )
-from llm_backend.compare import compare
+from llm_backend.compare import Comparison, compare
 from llm_backend.config import Settings, load_settings
-from llm_backend.diagnose import diagnose
+from llm_backend.diagnose import Diagnosis, diagnose
 from llm_backend.errors import EncoreError
 from llm_backend.receipt import Message, Receipt, Sampling
 from llm_backend.record import build_request, record
@@ -88,10 +91,19 @@ async def _ask(
             if recording.run is not None:
                 say(render.run_line(recording.run))
         assert recording.receipt is not None
+        if format is Format.TEXT and (line := await _answer_line(recording.receipt)):
+            say(line)
         if format is Format.JSON:
             print(recording.receipt.to_json())
         elif format is Format.MARKDOWN:
             print(render.receipt_markdown(recording.receipt, recording.run))
+
+
+async def _answer_line(receipt: Receipt) -> str:
+    """Empty where nothing was expected and nothing is in a box: most questions are no exercises."""
+    async with AnswerJudge() as judge:
+        check = await check_receipt_answer(judge, receipt)
+    return answer_line(check) if check.answer is not None or check.source else ""
 
 
 @app.command("compare")
@@ -103,13 +115,16 @@ def compare_receipts(
 ) -> None:
     """Compare two receipts that are already recorded."""
 
-    async def work() -> tuple[Receipt, Receipt]:
+    async def work() -> tuple[Comparison, Diagnosis, AnswerPair | None]:
         settings = load_settings()
-        return await find_receipt(settings, reference), await find_receipt(settings, candidate)
+        recorded, other = await find_receipt(settings, reference), await find_receipt(settings, candidate)
+        comparison = compare(recorded, other)
+        async with AnswerJudge() as judge:
+            answers = await answers_after_fork(judge, comparison, recorded, other)
+        return comparison, diagnose(comparison, recorded, other, neighbours=None), answers
 
-    recorded, other = run_async(work())
-    comparison = compare(recorded, other)
-    print_comparison(comparison, diagnose(comparison, recorded, other, neighbours=None), format)
+    comparison, diagnosis, answers = run_async(work())
+    print_comparison(comparison, diagnosis, format, answers)
     sys.exit(exit_code([comparison], level))
 
 
@@ -143,6 +158,8 @@ def show(receipt: ReceiptArgument, format: FormatOption = Format.TEXT) -> None:
         print(render.receipt_markdown(recorded))
     else:
         print(render.receipt_text(recorded))
+        if line := run_async(_answer_line(recorded)):
+            print(f"\n{line}")
 
 
 @app.command()

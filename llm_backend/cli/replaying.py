@@ -9,6 +9,7 @@ import typer
 
 from llm_backend import render
 from llm_backend.access import find_run, open_calibrations, open_engine, open_store, receipt_file
+from llm_backend.answer_judge import AnswerJudge, answers_after_fork
 from llm_backend.check import check as check_receipt
 from llm_backend.cli.base import (
     CLI_CHAT,
@@ -76,7 +77,10 @@ async def _replay(settings: Settings, name: str, url: str | None, format: Format
                 status.update(f"replay: {done} of {recorded} tokens")
 
             result = await replay_run(client, store, reference, chat_id=CLI_CHAT, on_tokens=show)
-        print_comparison(result.comparison, result.diagnosis, format)
+        recorded, replayed = await store.receipt_of(reference.id), await store.receipt_of(result.run.id)
+    async with AnswerJudge() as judge:
+        answers = await answers_after_fork(judge, result.comparison, recorded, replayed)
+    print_comparison(result.comparison, result.diagnosis, format, answers)
     return result.comparison
 
 
