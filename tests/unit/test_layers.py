@@ -47,6 +47,7 @@ LAYERS = {
     "llm_backend.replay": USE_CASES,
     "llm_backend.start": USE_CASES,
     "llm_backend.supervise": USE_CASES,
+    "llm_backend.variant": USE_CASES,
     "llm_backend.cli": SURFACES,
     "llm_backend.__main__": SURFACES,
     "llm_backend.ui": SURFACES,
