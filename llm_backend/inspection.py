@@ -56,6 +56,9 @@ class LogitsReport(Inspection):
     """Full logits of the last positions."""
 
     vocabulary: int
+    by_decoding: PassComparison | None
+    """Logits while generating against those of prefills: two ways to compute, no measure of repeating.
+    None for a sampled answer."""
     positions: tuple[LogitsAt, ...]
     one_at_a_time: bool
     """The engine takes one sequence at a time, so the pass `together` was not a batch."""

@@ -14,14 +14,17 @@ from typing import Any
 from llm_backend.config import Settings
 from llm_backend.engine.launch import LaunchPlan
 from llm_backend.engine.offline import OnStage, Script, run_offline
-from llm_backend.engine.prepare import plan_beside
 from llm_backend.engine.profiles import arguments
-from llm_backend.errors import LaunchError, SettingsError
+from llm_backend.errors import SettingsError
 from llm_backend.inspection import AttentionReport, LogitsReport
 from llm_backend.receipt import Receipt, known_logprob
+from llm_backend.variant import Variant, plan_variant
 
 MOST_POSITIONS = 32
 """Positions looked at: full logits of 200,064 tokens are 0.8 MB a position, and far more on their way."""
+
+WHOLE_LOGITS = (("--logprobs-mode", "raw_logits"), ("--max-logprobs", "-1"))
+"""With these vLLM returns logits, and of every token, where it would return a few logprobs."""
 
 LONGEST_ATTENTION = 4096
 """Tokens: eager attention holds one layer's matrix of heads x tokens x tokens (1.6 GB for Phi-4-mini)."""
@@ -82,7 +85,8 @@ def _plan(settings: Settings, receipt: Receipt, save: Path | None, against: Path
         raise SettingsError(f"{save} exists already.", "Choose another name.")
     if against is not None and not against.is_file():
         raise SettingsError(f"There is no file {against}.", "Name one that --save wrote.")
-    plan = plan_beside(settings, environ=os.environ, say=lambda _line: None)
+    variant = Variant("internals", settings.profile, changes=WHOLE_LOGITS)
+    plan = plan_variant(settings, variant, settings.run_dir, say=lambda _line: None)
     if plan.model.name != receipt.engine.model:
         raise SettingsError(
             f"The receipt was recorded with {receipt.engine.model}; the configured model is "
@@ -109,19 +113,11 @@ def _job(
 async def _run(
     script: Script, job: dict[str, Any], plan: LaunchPlan, settings: Settings, on_stage: OnStage
 ) -> dict[str, Any]:
-    try:
-        return await run_offline(
-            script,
-            job,
-            interpreter=plan.interpreter,
-            environ=plan.environ(os.environ),
-            log=settings.run_dir / f"{script}.log",
-            on_stage=on_stage,
-        )
-    except LaunchError as error:
-        if plan.device == "cuda" and not error.advice.startswith("Choose"):
-            raise LaunchError(
-                error.problem,
-                f"{error.advice} A running engine may hold the card's memory: ./start.sh stop.".strip(),
-            ) from None
-        raise
+    return await run_offline(
+        script,
+        job,
+        interpreter=plan.interpreter,
+        environ=plan.environ(os.environ),
+        log=settings.run_dir / f"{script}.log",
+        on_stage=on_stage,
+    )

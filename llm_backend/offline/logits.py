@@ -1,18 +1,18 @@
 """Full logits at the last positions of a recorded answer, from vLLM itself, in several passes.
 
-What the guide's `outputs[0].logits` was meant to give. vLLM has no such field; with
-`logprobs_mode="raw_logits"` and `logprobs=-1` it returns the whole vocabulary's logits where it would
+What the guide's `outputs[0].logits` was meant to give. vLLM has no such field; with the job's flags
+`--logprobs-mode raw_logits --max-logprobs -1` it returns the whole vocabulary's logits where it would
 return log-probabilities (vllm/config/model.py). Every position is asked for with the recorded tokens
 before it and one new token, so a sampled answer can be looked at like a greedy one:
 
     alone      one position after the other, each request alone
     again      the same once more
     together   all positions in one batch
-    decoded    greedy answers only: generated in one go from the first of the positions, as long as the
-               recorded tokens come
+    decoded    greedy answers only: generated in one go from the first of the positions, twice
 
-All but the last are logits of prefills: where an engine's prefill is not bit-equal to its decoding, an
-answer was not chosen by them. No request reads the prefix cache (`cache_salt`).
+All but the last are logits of prefills. An answer was chosen by those of its decoding, and `by_decoding`
+says how far these are from the prefills', as long as the recorded tokens come. No request reads the
+prefix cache (`cache_salt`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from llm_backend.offline.passes import Channel, RefusedError, compare, digest, l
 
 SERVER_ONLY = {"--enable-prompt-tokens-details"}
 """Flags of a profile that the HTTP server has and the engine class has not."""
-
 
 
 def work(job: dict[str, Any], channel: Channel) -> dict[str, Any]:
@@ -58,35 +57,37 @@ def work(job: dict[str, Any], channel: Channel) -> dict[str, Any]:
         "again": compare(positions, reference, again),
         "together": compare(positions, reference, together),
     }
+    by_decoding = None
     if job["greedy"]:
-        channel.stage("decoded", 0, 1)
-        ((generated, decoded),) = logits(llm, inputs[:1], count=len(positions))
-        # The row after the last recorded token that came again still followed the recorded ones.
-        pairs = zip(generated, (answer[position] for position in positions), strict=True)
-        alike = next((row for row, (a, b) in enumerate(pairs) if a != b), len(positions) - 1) + 1
-        passes["decoded"] = compare(positions[:alike], reference[:alike], decoded[:alike])
+        channel.stage("decoded", 0, 2)
+        ((tokens, first),) = logits(llm, inputs[:1], count=len(positions))
+        channel.stage("decoded", 1, 2)
+        ((_, second),) = logits(llm, inputs[:1], count=len(positions))
+        passes["decoded"] = compare(positions, first, second)
+        alike = followed(tokens, [answer[position] for position in positions])
+        by_decoding = compare(positions[:alike], reference[:alike], first[:alike])
     if kept is not None:
         passes["kept"] = compare(positions, kept, reference)
     if job["save"]:
         save(job["save"], reference, about)
-    tokens = torch.tensor([answer[position] for position in positions])
+    recorded = torch.tensor([answer[position] for position in positions])
     return {
         "vocabulary": reference.shape[1],
         "digest": digest(reference),
         "passes": passes,
-        "positions": described(positions, tokens, reference, [job["logprobs"][p] for p in positions]),
+        "by_decoding": by_decoding,
+        "positions": described(positions, recorded, reference, [job["logprobs"][p] for p in positions]),
         "one_at_a_time": llm.llm_engine.vllm_config.scheduler_config.max_num_seqs == 1,
     }
 
 
 def engine(model: str, arguments: Sequence[str]) -> LLM:
-    """The engine with a profile's own flags, except that it returns logits of the whole vocabulary."""
+    """The engine that the server's command line describes."""
     parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
     parsed, unknown = parser.parse_known_args([*arguments, "--model", model])
     if rest := set(unknown) - SERVER_ONLY:
         raise RefusedError(f"This vLLM does not know {', '.join(sorted(rest))}.")
-    options = vars(EngineArgs.from_cli_args(parsed))
-    return LLM(**options | {"logprobs_mode": "raw_logits", "max_logprobs": -1})
+    return LLM(**vars(EngineArgs.from_cli_args(parsed)))
 
 
 def logits(llm: LLM, inputs: Sequence[list[int]], *, count: int = 1) -> list[tuple[list[int], torch.Tensor]]:
@@ -102,6 +103,12 @@ def logits(llm: LLM, inputs: Sequence[list[int]], *, count: int = 1) -> list[tup
     prompts = [{"prompt_token_ids": given, "cache_salt": uuid.uuid4().hex} for given in inputs]
     outputs = [output.outputs[0] for output in llm.generate(prompts, sampling, use_tqdm=False)]
     return [(list(output.token_ids), torch.stack(list(rows(output.logprobs)))) for output in outputs]
+
+
+def followed(generated: Sequence[int], recorded: Sequence[int]) -> int:
+    """Rows that still had only recorded tokens before them."""
+    pairs = zip(generated, recorded, strict=True)
+    return next((row for row, (a, b) in enumerate(pairs) if a != b), len(recorded) - 1) + 1
 
 
 def rows(told: Any) -> Iterator[torch.Tensor]:
