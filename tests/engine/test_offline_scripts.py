@@ -15,6 +15,8 @@ import pytest
 
 pytestmark = pytest.mark.engine
 
+ROOT = Path(__file__).resolve().parents[2]
+
 RECEIPT = Path(__file__).parent / "receipts" / "235x478.json"
 """156 tokens, greedy, recorded with the `fast` profile of vLLM 0.32.0 on a CPU."""
 
@@ -31,6 +33,24 @@ def encore(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     }
     command = [sys.executable, "-m", "llm_backend", *arguments]
     return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+
+
+def test_the_guides_example_as_the_docs_print_it() -> None:
+    interpreter = DEVELOPERS_SETTINGS.get("ENCORE_ENGINE_PYTHON", ROOT / ".venv-engine" / "bin" / "python")
+    models = Path(DEVELOPERS_SETTINGS.get("ENCORE_MODELS_DIR", ROOT / "models"))
+    cpu = {"TORCH_COMPILE_DISABLE": "1", "VLLM_CPU_KVCACHE_SPACE": "2", "HF_HUB_OFFLINE": "1"}
+
+    done = subprocess.run(
+        [interpreter, ROOT / "docs" / "guide_example.py", models / "SmolLM2-135M-Instruct"],
+        env=DEVELOPERS_SETTINGS | cpu,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "3 of 3 identical in tokens and log-probabilities" in done.stderr
+    assert "勾股定理" in done.stdout
 
 
 def turn_last_bit(file: Path) -> None:
