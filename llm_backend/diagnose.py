@@ -38,6 +38,8 @@ class Cause(StrEnum):
     EXACT_TIE = "exact_tie"
     LOAD_DEPENDENT = "load_dependent"
     PREFIX_CACHE = "prefix_cache"
+    COLD_START = "cold_start"
+    """One of the runs was the first after the engine's start."""
     NEAR_TIE = "near_tie"
     UNEXPLAINED = "unexplained"
 
@@ -60,18 +62,24 @@ class Diagnosis(Frozen):
 
 
 def diagnose(
-    comparison: Comparison, reference: Receipt, candidate: Receipt, *, neighbours: int | None
+    comparison: Comparison,
+    reference: Receipt,
+    candidate: Receipt,
+    *,
+    neighbours: int | None,
+    first_after_start: bool = False,
 ) -> Diagnosis:
     """Explain a comparison.
 
     `neighbours`: other requests the engine was running during the busier of the two runs; None when
-    neither is known.
+    neither is known. `first_after_start`: the reference was the engine's first request, the candidate
+    was not; False also where nobody knows.
     """
     if comparison.verdict in (Verdict.IDENTICAL, Verdict.INCOMPARABLE):
         same_but_cut = comparison.partial and comparison.verdict is Verdict.IDENTICAL
         cause = Cause.TRUNCATED if same_but_cut else Cause.NONE
         return Diagnosis(cause=cause, evidence=tuple(_cuts(comparison)) if same_but_cut else ())
-    found = list(_explanations(comparison, reference, candidate, neighbours))
+    found = list(_explanations(comparison, reference, candidate, neighbours, first_after_start))
     cause = found[0][0] if found else Cause.UNEXPLAINED
     evidence = tuple(piece for _, piece in found) or tuple(_excluded(reference, candidate, neighbours))
     evidence += tuple(_observed_differently(comparison))
@@ -79,7 +87,11 @@ def diagnose(
 
 
 def _explanations(
-    comparison: Comparison, reference: Receipt, candidate: Receipt, neighbours: int | None
+    comparison: Comparison,
+    reference: Receipt,
+    candidate: Receipt,
+    neighbours: int | None,
+    first_after_start: bool,
 ) -> Iterator[tuple[Cause, Evidence]]:
     """Every rule that applies with its evidence, strongest first."""
     fork = comparison.first_divergence
@@ -95,7 +107,7 @@ def _explanations(
         if difference.relevance == "bit-relevant":
             values = difference.model_dump(exclude={"relevance"})
             yield Cause.ENGINE_CHANGED, Evidence(key="evidence.engine", values=values)
-    equal = fork is not None and _equal_distributions(comparison, fork)
+    equal = same_distribution_at_fork(comparison)
     if fork and equal and sampled and not unseeded and not asked:
         yield Cause.SEED_NOT_HONOURED, Evidence(key="evidence.seed", values={"position": fork.position})
     if fork and equal and fork.exact_tie and not sampled:
@@ -106,22 +118,41 @@ def _explanations(
     if None not in cached and cached[0] != cached[1] and not candidate.engine.batch_invariant:
         values = {"reference": cached[0], "candidate": cached[1]}
         yield Cause.PREFIX_CACHE, Evidence(key="evidence.prefix_cache", values=values)
+    if first_after_start and not equal:
+        yield Cause.COLD_START, Evidence(key="evidence.cold_start")
     gap = _gap(fork) if fork and not sampled and not equal else None
     if gap is not None and gap <= NEAR_TIE:
         yield Cause.NEAR_TIE, Evidence(key="evidence.near_tie", values={"margin": gap})
 
 
-def _equal_distributions(comparison: Comparison, fork: Fork) -> bool:
-    """Both engines reported the very same alternatives at the fork and logprobs before it, all known."""
-    if fork.reference is None or fork.candidate is None:
+def same_distribution_at_fork(comparison: Comparison) -> bool:
+    """Whether both engines gave bit-equal numbers up to a fork and there, all known: only the draw differs.
+
+    At the fork the alternatives that both recorded are compared, at least two: a token that was drawn
+    without being among the most likely stands in its own side's list alone.
+    """
+    fork = comparison.first_divergence
+    if fork is None or fork.reference is None or fork.candidate is None:
         return False
     before, after = _distribution(fork.reference), _distribution(fork.candidate)
     undrifted = comparison.drifted_positions == 0 and comparison.unknown_logprobs == 0
-    return undrifted and len(before) > 1 and before == after
+    common = before.keys() & after.keys()
+    return undrifted and len(common) > 1 and all(before[each] == after[each] for each in common)
+
+
+def distributions_moved(comparison: Comparison) -> bool:
+    """Whether some known number differs up to a fork or at it: then not only the draw may differ."""
+    fork = comparison.first_divergence
+    if comparison.drifted_positions:
+        return True
+    if fork is None or fork.reference is None or fork.candidate is None:
+        return False
+    before, after = _distribution(fork.reference), _distribution(fork.candidate)
+    return any(before[each] != after[each] for each in before.keys() & after.keys())
 
 
 def _distribution(token: TokenRecord) -> dict[int, float | None]:
-    return {other.id: other.logprob for other in token.top}
+    return {other.id: other.logprob for other in token.top if other.logprob is not None}
 
 
 def _load_key(reference: EngineFingerprint, candidate: EngineFingerprint) -> str | None:
