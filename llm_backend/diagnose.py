@@ -12,14 +12,15 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from llm_backend.compare import NEAR_TIE, Comparison, Fork, Verdict, logprob_of
-from llm_backend.receipt import EngineFingerprint, Frozen, Receipt, TokenRecord
+from llm_backend.compare import Comparison, Fork, NearTie, Verdict, logprob_of
+from llm_backend.receipt import EngineFingerprint, Frozen, Receipt, Sampling, TokenRecord
 
 # What decides how much is told and how it is sent, not what is generated.
 _OBSERVATION = frozenset(
     {"top_logprobs", "logprobs", "stream", "return_token_ids", "return_tokens_as_token_ids"}
 )
 _NEVER_IN_TOKENS = _OBSERVATION | {"max_tokens", "cache_salt"}
+_SETTINGS = frozenset(Sampling.model_fields)
 
 
 class Cause(StrEnum):
@@ -75,6 +76,9 @@ def diagnose(
     neither is known. `first_after_start`: the reference was the engine's first request, the candidate
     was not; False also where nobody knows.
     """
+    if [reason.kind for reason in comparison.reasons] == ["other_prompt"]:
+        evidence = tuple(_other_prompt(comparison, reference, candidate))
+        return Diagnosis(cause=Cause.REQUEST_DIFFERS, evidence=evidence)
     if comparison.verdict in (Verdict.IDENTICAL, Verdict.INCOMPARABLE):
         same_but_cut = comparison.partial and comparison.verdict is Verdict.IDENTICAL
         cause = Cause.TRUNCATED if same_but_cut else Cause.NONE
@@ -121,8 +125,14 @@ def _explanations(
     if first_after_start and not equal:
         yield Cause.COLD_START, Evidence(key="evidence.cold_start")
     gap = _gap(fork) if fork and not sampled and not equal else None
-    if gap is not None and gap <= NEAR_TIE:
+    if fork and gap is not None and gap <= fork.threshold.nats:
         yield Cause.NEAR_TIE, Evidence(key="evidence.near_tie", values={"margin": gap})
+        yield Cause.NEAR_TIE, _threshold(fork.threshold)
+
+
+def _threshold(near: NearTie) -> Evidence:
+    values = {"threshold": near.nats, "positions": near.positions}
+    return Evidence(key=f"evidence.threshold.{near.basis}", values=values)
 
 
 def same_distribution_at_fork(comparison: Comparison) -> bool:
@@ -184,6 +194,27 @@ def _excluded(reference: Receipt, candidate: Receipt, neighbours: int | None) ->
         yield Evidence(key="evidence.invariance_broken", values={"neighbours": neighbours})
     else:
         yield Evidence(key="evidence.one_at_a_time", values={"neighbours": neighbours})
+
+
+def _other_prompt(comparison: Comparison, reference: Receipt, candidate: Receipt) -> Iterator[Evidence]:
+    """Why the prompts differ: the messages, else whatever made tokens of them."""
+    before, after = reference.request.messages, candidate.request.messages
+    if before != after:
+        same = [old == new for old, new in zip(before, after, strict=False)]
+        first = same.index(False) if False in same else len(same)
+        values = {"message": first + 1, "reference": len(before), "candidate": len(after)}
+        yield Evidence(key="evidence.messages", values=values)
+        return
+    for change in comparison.request_changes:
+        if change.field not in _NEVER_IN_TOKENS | _SETTINGS:
+            yield Evidence(key="evidence.request", values=change.model_dump())
+    templates = reference.engine.chat_template_digest, candidate.engine.chat_template_digest
+    if None in templates:
+        yield Evidence(key="evidence.template_unknown")
+    elif templates[0] != templates[1]:
+        yield Evidence(key="evidence.template")
+    else:
+        yield Evidence(key="evidence.template_same")
 
 
 def _observed_differently(comparison: Comparison) -> Iterator[Evidence]:
