@@ -15,32 +15,21 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-from llm_backend.altered import (
-    streams,
-    with_cache_salt,
-    with_max_tokens,
-    with_seed,
-    with_temperature,
-    with_top_logprobs,
-    without_logprobs,
-    without_stream,
-)
+from llm_backend.altered import with_cache_salt, with_max_tokens
 from llm_backend.compare import Comparison, Verdict, compare
-from llm_backend.config import SEED_MAX, Settings
+from llm_backend.config import Settings
 from llm_backend.diagnose import Diagnosis
 from llm_backend.engine.alternatives import Alternative, Machine, alternative
 from llm_backend.engine.client import EngineClient
 from llm_backend.engine.gpu import usable_gpus
 from llm_backend.engine.prepare import choose_device, launch_values
 from llm_backend.engine.profiles import PROFILES, Profile, rows
-from llm_backend.errors import EngineUnreachable, LaunchError
+from llm_backend.errors import EngineError, EngineUnreachable, LaunchError
 from llm_backend.ladder import (
     BASELINES,
     DECISIVE,
-    DRAWN_ANEW,
     LIVE,
     OWN,
-    Finding,
     Isolation,
     NotTried,
     Progress,
@@ -54,12 +43,10 @@ from llm_backend.ladder import (
 from llm_backend.load import LoadWatch, neighbours
 from llm_backend.receipt import EngineFingerprint, GenerationRequest, Receipt
 from llm_backend.replay import replay
+from llm_backend.rungs import Changed, change, draws_anew, obstacle
 from llm_backend.store import Run, Store
 from llm_backend.tally import LoadSeen, Shape
 from llm_backend.variant import OwnedEngine, Say, Variant, engine_variant
-
-TRIAL_TEMPERATURE, TRIAL_SEED, TRIAL_LOGPROBS = 0.8, 42, 5
-"""What a rung sets where the recorded request says nothing that could be changed."""
 
 START_SECONDS = 60.0
 """Guess for the time left, until an engine has been started here."""
@@ -92,7 +79,7 @@ class _Replays:
     neighbours: list[int] = field(default_factory=list)
     load: LoadSeen | None = None
     drawn_anew: bool = False
-    changed: dict[str, str | None] = field(default_factory=dict)
+    changed: Changed = field(default_factory=dict)
     start_seconds: float | None = None
 
     @property
@@ -177,10 +164,13 @@ class Climb:
                 raise
             self._not_tried.append(NotTried(rung=rung, why="failed", detail=error.problem))
             return True
-        if why := _obstacle(rung, recorded.request, identity):
+        if rung is not Rung.ALONE and self._baseline_is_incomparable():
+            self._not_tried.append(NotTried(rung=rung, why="incomparable"))
+            return True
+        if why := obstacle(rung, recorded.request, identity):
             self._not_tried.append(NotTried(rung=rung, why=why))
             return True
-        replays = _Replays(drawn_anew=_drawn_anew(rung, recorded.request))
+        replays = _Replays(drawn_anew=draws_anew(rung, recorded.request))
         if rung is Rung.LOADED:
             await self._replay_loaded(rung, replays, recorded, identity)
         else:
@@ -192,9 +182,7 @@ class Climb:
     ) -> None:
         watch, count, shape = LoadWatch(), self._plan.neighbours, self._plan.shape
         replays.changed = {"neighbours": str(count)}
-        async with neighbours(
-            self._engine, identity, recorded.request, count=count, shape=shape
-        ) as load:
+        async with neighbours(self._engine, identity, recorded.request, count=count, shape=shape) as load:
             for number in range(1, self._plan.times + 1):
                 load.check()
                 run = await self._replay(
@@ -236,7 +224,8 @@ class Climb:
                 for number in range(1, self._plan.times + 1):
                     await self._replay(engine.client, rung, number, replays, recorded)
                     self._keep(rung, replays)
-        except LaunchError as error:
+        except (LaunchError, EngineError) as error:  # an engine that dies says nothing about its answers
+            self._tried = [tried for tried in self._tried if tried.rung is not rung]
             self._not_tried.append(NotTried(rung=rung, why="failed", detail=error.diagnostics()))
             return True
         return self._settle(rung, replays)
@@ -292,9 +281,7 @@ class Climb:
             None if base is None else [compare(base[1], other) for other in own],
             level,
         )
-        odd = next(
-            (n for n, one in enumerate(replays.with_receipt) if not equal(one, level)), None
-        )
+        odd = next((n for n, one in enumerate(replays.with_receipt) if not equal(one, level)), None)
         cached = [
             receipt.completion.cached_prompt_tokens
             for receipt in replays.receipts
@@ -337,6 +324,9 @@ class Climb:
             return self._firsts[Rung.RESTART]
         return self._firsts.get(Rung.ALONE)
 
+    def _baseline_is_incomparable(self) -> bool:
+        return any(tried.rung is Rung.ALONE and not tried.tally.n for tried in self._tried)
+
     def _ended(self) -> bool:
         return not self._plan.go_on and any(tried.finding in DECISIVE for tried in self._tried)
 
@@ -376,64 +366,4 @@ class Climb:
             start = sum(self._starts) / len(self._starts) if self._starts else START_SECONDS
             to_start = sum(other in OWN for other in plan.rungs[number:])
             left += start * to_start + (max(0.0, start - started) if started else 0.0)
-        self._on_progress(
-            Progress(rung, number, len(plan.rungs), replay, plan.times, tokens, total, left)
-        )
-
-
-def change(rung: Rung, request: GenerationRequest, salt: str) -> tuple[GenerationRequest, dict[str, str | None]]:
-    """The recorded request with the rung's one thing changed, and that thing by name.
-
-    `salt`: of the prompt cache that the warm rung's replays share.
-    """
-    sampling = request.sampling
-    match rung:
-        case Rung.CACHE_COLD:
-            return with_cache_salt(request, uuid.uuid4().hex), {"cache_salt": "new"}
-        case Rung.CACHE_WARM:
-            return with_cache_salt(request, salt), {"cache_salt": "shared"}
-        case Rung.LOGPROBS if _asks_for_logprobs(request):
-            return without_logprobs(request), {"logprobs": None}
-        case Rung.LOGPROBS:
-            return with_top_logprobs(request, TRIAL_LOGPROBS), {"top_logprobs": str(TRIAL_LOGPROBS)}
-        case Rung.STREAM:
-            return without_stream(request), {"stream": "false"}
-        case Rung.SAMPLING if not sampling.greedy:
-            return with_temperature(request, 0.0), {"temperature": "0"}
-        case Rung.SAMPLING:
-            sampled = with_temperature(request, TRIAL_TEMPERATURE)
-            seed = TRIAL_SEED if sampling.seed is None else sampling.seed
-            changed = {"temperature": str(TRIAL_TEMPERATURE), "seed": str(seed)}
-            return with_seed(sampled, seed), changed
-        case Rung.SEED:
-            seed = other_seed(sampling.seed)
-            return with_seed(request, seed), {"seed": str(seed)}
-    return request, {}
-
-
-def other_seed(seed: int | None) -> int:
-    """The next seed; never -1, which vLLM takes for none."""
-    if seed is None:
-        return TRIAL_SEED
-    return next(other for other in (seed + 1, seed + 2, seed - 1) if other != -1 and other <= SEED_MAX)
-
-
-def _drawn_anew(rung: Rung, request: GenerationRequest) -> bool:
-    seed_decides = not request.sampling.greedy and request.sampling.seed is not None
-    return rung in DRAWN_ANEW and (rung is Rung.SAMPLING or seed_decides)
-
-
-def _obstacle(rung: Rung, request: GenerationRequest, engine: EngineFingerprint) -> str | None:
-    """Why this engine or request has no such rung; a key of `isolate.why.…`."""
-    if rung in (Rung.CACHE_COLD, Rung.CACHE_WARM) and engine.prefix_caching is False:
-        return "no_prefix_cache"
-    if rung is Rung.STREAM and not streams(request):
-        return "not_streamed"
-    return None
-
-
-def _asks_for_logprobs(request: GenerationRequest) -> bool:
-    return '"logprobs": true' in request.body or '"logprobs":true' in request.body
-
-
-__all__ = ["Climb", "Finding", "Plan", "change", "other_seed"]
+        self._on_progress(Progress(rung, number, len(plan.rungs), replay, plan.times, tokens, total, left))

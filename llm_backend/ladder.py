@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from pydantic import Field
+
 from llm_backend.compare import Comparison, Verdict
 from llm_backend.diagnose import Diagnosis
 from llm_backend.receipt import Frozen
@@ -52,9 +54,6 @@ OWN = tuple(Rung)[tuple(Rung).index(Rung.RESTART) :]
 """Rungs that need an engine of Encore's own each."""
 
 BASELINES = (Rung.ALONE, Rung.RESTART)
-
-DRAWN_ANEW = (Rung.SAMPLING, Rung.SEED)
-"""Rungs that ask for another draw where the request samples: only whether it repeats means anything."""
 
 
 class Finding(StrEnum):
@@ -104,7 +103,7 @@ class Tried(Frozen):
     """A rung that was measured."""
 
     rung: Rung
-    changed: dict[str, str | None] = {}
+    changed: dict[str, str | None] = Field(default_factory=dict)
     """What was set, flag or request field with its value; empty where the rung changes neither."""
     drawn_anew: bool = False
     """Another draw was asked for, so another answer is no finding."""
@@ -208,7 +207,7 @@ def tally(
 
 def judge(rung: Rung, counted: Tally, baseline: Tally | None, *, drawn_anew: bool = False) -> Finding:
     """What a rung's counts show beside its baseline's (None for a baseline itself)."""
-    if counted.n < 2:
+    if counted.n < 2 or (baseline is not None and baseline.n < 2):
         return Finding.UNDECIDED
     if baseline is None:
         return _judge_baseline(counted)
