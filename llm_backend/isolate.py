@@ -30,12 +30,14 @@ from llm_backend.ladder import (
     DECISIVE,
     LIVE,
     OWN,
+    Finding,
     Isolation,
     NotTried,
     Progress,
     Rung,
     Tally,
     Tried,
+    controlled,
     equal,
     judge,
     tally,
@@ -175,7 +177,9 @@ class Climb:
             await self._replay_loaded(rung, replays, recorded, identity)
         else:
             await self._replay_changed(rung, replays, recorded)
-        return self._settle(rung, replays)
+        if self._tried[-1].finding in (Finding.FLIPS, Finding.RESTORES):
+            await self._control(rung, recorded)
+        return self._settle(rung)
 
     async def _replay_loaded(
         self, rung: Rung, replays: _Replays, recorded: Receipt, identity: EngineFingerprint
@@ -201,6 +205,22 @@ class Climb:
             request, replays.changed = change(rung, recorded.request, salt)
             await self._replay(self._engine, rung, number, replays, recorded, request)
             self._keep(rung, replays)
+
+    async def _control(self, rung: Rung, recorded: Receipt) -> None:
+        """Replay with nothing changed once more: a flip may have come with time instead of the rung."""
+        replays, base = _Replays(), self._firsts[Rung.ALONE][1]
+        for number in range(1, self._plan.times + 1):
+            await self._replay(self._engine, rung, number, replays, recorded)
+        own = replays.comparable
+        again = tally(
+            replays.with_receipt,
+            [compare(own[0], other) for other in own[1:]],
+            [compare(base, other) for other in own],
+            self._plan.level,
+        )
+        tried = self._tried.pop()
+        changed = {"control": again, "finding": controlled(tried.finding, again)}
+        self._tried.append(tried.model_copy(update=changed))
 
     async def _warm(self, request: GenerationRequest) -> None:
         """Have the engine prefill the prompt once, so that the next request finds it cached."""
@@ -228,7 +248,7 @@ class Climb:
             self._tried = [tried for tried in self._tried if tried.rung is not rung]
             self._not_tried.append(NotTried(rung=rung, why="failed", detail=error.diagnostics()))
             return True
-        return self._settle(rung, replays)
+        return self._settle(rung)
 
     @asynccontextmanager
     async def _started(self, rung: Rung, variant: Variant) -> AsyncIterator[OwnedEngine]:
@@ -307,7 +327,7 @@ class Climb:
         if rung in BASELINES and own:
             self._firsts[rung] = counted, own[0]
 
-    def _settle(self, rung: Rung, replays: _Replays) -> bool:
+    def _settle(self, rung: Rung) -> bool:
         """Whether to go on after a rung that was measured to its end."""
         tried = self._tried[-1]
         if rung is Rung.CACHE_WARM and tried.cached is not None and tried.cached[1] == 0:

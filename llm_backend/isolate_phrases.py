@@ -137,7 +137,8 @@ def _verdict(report: Isolation, lang: Language) -> str:
         return text(f"isolate.{key}", lang, rungs=rungs, evidence=evidence).rstrip()
     if report.unsettled:
         first = report.unsettled[0]
-        key = f"isolate.unexplained.{first.finding.value}"
+        kind = "another_result" if first.finding is Finding.ANOTHER_RESULT else "unsteady"
+        key = f"isolate.unexplained.{kind}"
         return text(key, lang, same=first.tally.equal_receipt, n=first.tally.n)
     if report.outcome == "undecided":
         return text("isolate.undecided", lang)
@@ -172,6 +173,9 @@ def _sentences(tried: Tried, lang: Language) -> Iterator[str]:
         yield _share("isolate.baseline", counted.equal_baseline or 0, counted.n, lang)
     if counted.n > 1 and (counted.equal_receipt < counted.n or tried.drawn_anew):
         yield _share("isolate.repeats", counted.repeats, counted.n - 1, lang)
+    if tried.control is not None:
+        again = tried.control
+        yield text("isolate.control", lang, same=again.equal_baseline, n=again.n)
     if tried.drawn_anew:
         yield text("isolate.drawn_anew", lang)
         if tried.rung is Rung.SEED and counted.n and counted.equal_baseline == counted.n:

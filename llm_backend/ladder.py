@@ -74,6 +74,8 @@ class Finding(StrEnum):
     """The baseline no longer gives the recorded answer, and with this it does."""
     STEADIES = "steadies"
     """The baseline does not repeat, and with this it does."""
+    UNATTRIBUTED = "unattributed"
+    """It differed, but afterwards so did the baseline with nothing changed."""
     UNDECIDED = "undecided"
     """Too few replays could be compared."""
 
@@ -109,6 +111,8 @@ class Tried(Frozen):
     """Another draw was asked for, so another answer is no finding."""
     tally: Tally
     finding: Finding
+    control: Tally | None = None
+    """The baseline once more after a flip: what has to come out as before for the flip to be the rung's."""
     load: LoadSeen | None = None
     neighbours: int | None = None
     """The most other requests the engine reported during a rung that should be alone."""
@@ -149,8 +153,8 @@ class Isolation(Frozen):
 
     @property
     def unsettled(self) -> tuple[Tried, ...]:
-        """Baselines that do not give the recorded answer though nothing was changed."""
-        odd = (Finding.ANOTHER_RESULT, Finding.UNSTEADY)
+        """Where the recorded answer did not come although nothing was changed."""
+        odd = (Finding.ANOTHER_RESULT, Finding.UNSTEADY, Finding.UNATTRIBUTED)
         return tuple(tried for tried in self.tried if tried.finding in odd)
 
     @property
@@ -222,6 +226,11 @@ def judge(rung: Rung, counted: Tally, baseline: Tally | None, *, drawn_anew: boo
     if rung in OWN and counted.steady and counted.equal_baseline == 0:
         return Finding.ANOTHER_FUNCTION
     return Finding.FLIPS
+
+
+def controlled(finding: Finding, control: Tally) -> Finding:
+    """A flip stands only if the baseline still comes out as before it."""
+    return finding if control.n and control.equal_baseline == control.n else Finding.UNATTRIBUTED
 
 
 def _judge_baseline(counted: Tally) -> Finding:

@@ -125,20 +125,35 @@ async def test_what_does_not_repeat_with_nothing_changed_is_steadied_by_the_rung
     def answer(body: Body) -> Reply:
         return next(turn) if body.get("temperature") else SAME
 
-    report = await climb(answer, sampling=Sampling(seed=7, temperature=0.8, max_tokens=64))
+    sampled = Sampling(seed=7, temperature=0.8, max_tokens=64)
+    report = await climb(answer, sampling=sampled, rungs=(Rung.ALONE, Rung.STREAM, Rung.SAMPLING))
     assert findings(report)[Rung.ALONE] is Finding.UNSTEADY
     assert [tried.rung for tried in report.decisive] == [Rung.SAMPLING]
     assert conclusion(report)[0].startswith(
-        "With nothing changed it does not repeat; what steadies it: greedy"
+        "With nothing changed it does not repeat; with this it did: greedy"
     )
 
 
 async def test_a_difference_that_nothing_explains_is_called_unexplained(climb: Climber) -> None:
     turn = alternating()
-    report = await climb(lambda _: next(turn))
+    report = await climb(lambda _: next(turn), rungs=(Rung.ALONE, Rung.LOGPROBS, Rung.STREAM))
     assert not report.decisive
     assert report.outcome == "flipped"
-    assert conclusion(report)[0].startswith("Unexplained: with nothing changed it does not repeat")
+    assert conclusion(report)[0].startswith("Unexplained: it does not repeat though nothing is changed")
+
+
+async def test_a_flip_that_stays_when_the_change_is_undone_is_not_the_rungs(climb: Climber) -> None:
+    """An engine that changes for good while a rung is tried."""
+    broken: list[Body] = []
+
+    def answer(body: Body) -> Reply:
+        if not body["stream"]:
+            broken.append(body)
+        return OTHER if broken else SAME
+
+    report = await climb(answer, rungs=(Rung.ALONE, Rung.STREAM))
+    assert findings(report) == {Rung.ALONE: Finding.REPRODUCES, Rung.STREAM: Finding.UNATTRIBUTED}
+    assert conclusion(report)[0].startswith("Unexplained:")
 
 
 async def test_a_recorded_result_that_only_comes_back_uncached_is_restored(
