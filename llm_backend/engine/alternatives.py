@@ -56,36 +56,40 @@ class Alternative:
 
 
 def alternative(name: str, table: Sequence[Row], machine: Machine, *, patient: bool = False) -> Alternative:
-    """The other choice for `name`, given the table of the profile that would run.
+    """The other choice for `name`, or the value in `NAME=VALUE`, given the table that would run.
 
-    `patient`: also what takes minutes to start.
+    `patient`: also what takes minutes to start. Raises `ValueError` for a name that is none.
     """
     known = {row.name: row.value for row in table}
-    if why := _obstacle(name, known, machine, patient):
+    kind, _, value = name.partition("=")
+    if kind not in NAMES:
+        raise ValueError(f"{name} is no alternative")
+    if why := _obstacle(kind, known, machine, patient):
         return Alternative(name, obstacle=why)
-    match name:
+    match kind:
         case "prefix_caching":
             return _toggled(name, _NO_CACHE, None, known)
         case "max_num_seqs":
-            return _toggled(name, _SEQS, "1", known)
+            return Alternative(name, ((_SEQS, value),)) if value else _toggled(name, _SEQS, "1", known)
         case "dtype":
             other = "float32" if known["--dtype"] == "bfloat16" else "bfloat16"
-            return Alternative(name, (("--dtype", other),))
+            return Alternative(name, (("--dtype", value or other),))
         case "eager" if _EAGER in known:
             # On a CPU both keep torch.compile away; one without the other would compile nothing.
             return Alternative(name, without=frozenset({_EAGER, _COMPILE} & known.keys()))
         case "eager":
             return Alternative(name, ((_EAGER, None),))
+        case "batch_invariance" if value:
+            return Alternative(name, ((_INVARIANT, "1"), (_BACKEND, value)))
         case "batch_invariance":
             return _toggled(name, _INVARIANT, "1", known)
         case "attention_backend":
             other = "FLASH_ATTN" if known.get(_BACKEND) == "TRITON_ATTN" else "TRITON_ATTN"
-            return Alternative(name, ((_BACKEND, other),))
+            return Alternative(name, ((_BACKEND, value or other),))
         case "flashinfer_sampler":
             return Alternative(name, ((_SAMPLER, "1" if known.get(_SAMPLER) == "0" else "0"),))
-        case "tensor_parallel":
-            return Alternative(name, (("--tensor-parallel-size", "2"),))
-    raise ValueError(f"{name} is no alternative")
+        case _:
+            return Alternative(name, (("--tensor-parallel-size", value or "2"),))
 
 
 def _toggled(name: str, row: str, value: str | None, known: dict[str, str | None]) -> Alternative:
