@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from sample_receipts import request
 
 from llm_backend.bench import keep, prices
 from llm_backend.config import Settings
@@ -19,6 +20,8 @@ from llm_backend.price_phrases import (
     setting_price,
 )
 from llm_backend.receipt import EngineFingerprint
+from llm_backend.run import Run
+from llm_backend.ui.views import run_view
 
 
 def samples(*speeds: float, neighbours: int = 0, seen: int = 0) -> tuple[Sample, ...]:
@@ -114,6 +117,27 @@ def test_a_settings_price_is_that_of_fast_with_only_that_changed() -> None:
     assert setting_price(BENCH, ENGINE, "--dtype", "float32") is None, "it did not start"
     assert of_setting(BENCH, "--dtype", "float32") is None
     assert of_profile(BENCH, "strict") is STRICT
+
+
+def test_the_panel_shows_the_profiles_price_and_each_settings() -> None:
+    engine = ENGINE.model_copy(update={"argv": ("--max-num-seqs", "1", "--dtype", "bfloat16")})
+    run = Run(
+        id="1",
+        chat_id="c",
+        kind="ask",
+        question="?",
+        started_at=BENCH.measured_at,
+        status="complete",
+        model="SmolLM2",
+        seed=1,
+        greedy=True,
+    )
+    shown = run_view(run, request(), engine, [], "en", BENCH)["engine"]
+    assert shown["price"] == profile_price(BENCH, engine)
+    prices_shown = {row["name"]: row["price"] for row in shown["profile_rows"]}
+    assert prices_shown["--max-num-seqs"].startswith("alone 0.96×")
+    assert prices_shown["--dtype"] is None
+    assert run_view(run, request(), engine, [], "en")["engine"]["price"] is None
 
 
 def test_a_session_cut_short_does_not_replace_a_complete_one_of_the_same_machine(tmp_path: Path) -> None:
