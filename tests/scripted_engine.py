@@ -81,6 +81,8 @@ class Script:
     max_model_len: int = 65536
     health: int = 200
     running: float = 0.0
+    served: int | None = None
+    """What the counter of finished requests says; None leaves it out."""
     replies: deque[Reply] = field(default_factory=deque)
     bodies: list[bytes] = field(default_factory=list)
     in_flight: int = 0
@@ -146,10 +148,17 @@ class ScriptedEngine:
 
     async def metrics(self, _: Request) -> Response:
         running = self.script.running + self.script.in_flight
-        return PlainTextResponse(
+        text = (
             "# TYPE vllm:num_requests_running gauge\n"
             f'vllm:num_requests_running{{engine="0",model_name="{self.script.model}"}} {running}\n'
         )
+        if self.script.served is not None:
+            text += (
+                "# TYPE vllm:request_success_total counter\n"
+                f'vllm:request_success_total{{engine="0",finished_reason="stop"}} {self.script.served}\n'
+                'vllm:request_success_total{engine="0",finished_reason="length"} 0.0\n'
+            )
+        return PlainTextResponse(text)
 
     async def tokenize(self, request: Request) -> Response:
         return JSONResponse({"count": len(_prompt(await request.json(), ""))})
