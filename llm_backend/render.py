@@ -7,17 +7,20 @@ Positions are 0-based everywhere (see `phrases`).
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC
 from typing import Any
 
-from rich.cells import cell_len
-
 from llm_backend.compare import Comparison, receipt_end
 from llm_backend.diagnose import Diagnosis
 from llm_backend.engine_changes import EngineChange
+from llm_backend.layout import columns as _columns
+from llm_backend.layout import escaped as _markdown
+from llm_backend.layout import fenced as _fenced
+from llm_backend.layout import markdown_table as _markdown_table
+from llm_backend.layout import one_line
+from llm_backend.layout import strict_json as _json
 from llm_backend.phrases import (
     check_line,
     check_sentences,
@@ -183,7 +186,7 @@ def run_line(run: Run, lang: Language = "en") -> str:
         parts.append(text(f"run.kind.{run.kind}", lang))
     if run.verdict:
         parts.append(verdict_name(run.verdict, lang=lang))
-    parts.append(_one_line(run.question))
+    parts.append(one_line(run.question, QUESTION_WIDTH))
     return "  ".join(part for part in parts if part)
 
 
@@ -203,7 +206,7 @@ def runs_markdown(runs: Sequence[Run], lang: Language = "en") -> str:
                 run_settings(run, lang),
                 end_phrase(run_end(run), lang),
                 verdict_name(run.verdict, lang=lang) if run.verdict else "",
-                _one_line(run.question),
+                one_line(run.question, QUESTION_WIDTH),
             )
         )
     return _markdown_table(table)
@@ -335,51 +338,5 @@ def _value(value: object, lang: Language) -> str:
     return str(value)
 
 
-# -- layout ----------------------------------------------------------------------------------------
-
-
-def _columns(table: Iterable[tuple[str, ...]]) -> list[str]:
-    """Left-aligned columns; Chinese characters are two cells wide. Long cells keep to one line."""
-    rows = [tuple(_one_line(cell, limit=None) for cell in row) for row in table]
-    widths = [max(cell_len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
-
-
-def _markdown_table(table: Sequence[tuple[str, ...]]) -> str:
-    header, *rows = ([_markdown(cell) for cell in row] for row in table)
-    return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *rows])
-
-
 def _labelled_table(rows: Rows, lang: Language) -> str:
     return _markdown_table([(text("column.field", lang), text("column.value", lang)), *rows])
-
-
-def _markdown(content: str) -> str:
-    """Literal text inside a Markdown line or table cell."""
-    flat = _one_line(content, limit=None)
-    return "".join(f"\\{character}" if character in "\\`*_[]<>|#~$!&" else character for character in flat)
-
-
-def _fenced(content: str) -> str:
-    """A code block whose fence the content cannot close."""
-    longest = max((len(run) for run in _backtick_runs(content)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}text\n{printable(content)}\n{fence}"
-
-
-def _backtick_runs(content: str) -> list[str]:
-    return "".join(character if character == "`" else " " for character in content).split()
-
-
-def _one_line(content: str, limit: int | None = QUESTION_WIDTH) -> str:
-    flat = printable(" ".join(content.split()))
-    return flat if limit is None or len(flat) <= limit else flat[: limit - 1] + "…"
-
-
-def _json(document: Any) -> str:
-    return json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False)
