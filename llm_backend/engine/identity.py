@@ -74,10 +74,10 @@ def fingerprint(
     }
     machine: dict[str, Any] = {}
     if device == "cuda":
-        # The host's processor does no arithmetic here, and one GPU is used (tensor parallel size 1).
+        # The host's processor does no arithmetic here.
         probe = {key: value for key, value in probe.items() if not key.startswith("cpu_")}
         machine = {
-            "device_names": tuple(gpu.name for gpu in gpus[:1]),
+            "device_names": tuple(gpu.name for gpu in gpus[: asked["tensor_parallel_size"]]),
             "device_memory_bytes": gpus[0].total_bytes,
             "driver_version": gpus[0].driver,
         }

@@ -9,7 +9,7 @@ Whatever changes the bits of an answer is here. Plumbing (address, key, access l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -203,6 +203,16 @@ def rows(profile: Profile, device: Device, values: LaunchValues) -> tuple[Row, .
         for entry in PROFILES[profile]
         if device in entry.devices and entry.hopper in (None, hopper)
     )
+
+
+def altered(
+    table: Sequence[Row], changes: Mapping[str, str | None], without: Collection[str] = ()
+) -> tuple[Row, ...]:
+    """The table with other values, further rows, and without some: one profile with one thing changed."""
+    kept = [_explained(row.name, changes[row.name]) if row.name in changes else row for row in table]
+    known = {row.name for row in table}
+    added = [_explained(name, value) for name, value in changes.items() if name not in known]
+    return tuple(row for row in (*kept, *added) if row.name not in without)
 
 
 def explain(argv: Sequence[str], env: Mapping[str, str]) -> tuple[Row, ...]:

@@ -57,6 +57,7 @@ LAYERS = {
     "llm_backend.suites": USE_CASES,
     "llm_backend.supervise": USE_CASES,
     "llm_backend.verify_plan": USE_CASES,
+    "llm_backend.variant": USE_CASES,
     "llm_backend.cli": SURFACES,
     "llm_backend.__main__": SURFACES,
     "llm_backend.ui": SURFACES,
