@@ -14,17 +14,20 @@ Verdict, in order of the questions asked:
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
+from llm_backend.altered import body_of
 from llm_backend.engine_changes import EngineChange, engine_changes
 from llm_backend.receipt import (
     EngineFingerprint,
     Frozen,
     GenerationRequest,
     Receipt,
+    Sampling,
     Status,
     TokenRecord,
     known_logprob,
@@ -33,6 +36,10 @@ from llm_backend.receipt import (
 NEAR_TIE = 0.125
 """Nats. One bfloat16 step of a logit between 16 and 32, and the largest margin at which a trained
 model's greedy answer was seen to fork when nothing but the batch changed."""
+
+
+# Keys of a body that model, prompt and effective settings already compare, or that `stream` implies.
+_SAID_ELSEWHERE = frozenset({"model", "messages", "stream_options", *Sampling.model_fields})
 
 
 class Verdict(StrEnum):
@@ -67,11 +74,12 @@ class Reason(Frozen):
 
 
 class RequestChange(Frozen):
-    """One sampling field whose effective value differs."""
+    """One sampling field whose effective value differs, or another key of the body as sent."""
 
     field: str
-    reference: str
-    candidate: str
+    reference: str | None
+    """None when this side did not send it; only for keys that are no sampling field."""
+    candidate: str | None
 
 
 class Fork(Frozen):
@@ -143,7 +151,7 @@ def compare(reference: Receipt, candidate: Receipt) -> Comparison:
         reference_end=receipt_end(reference),
         candidate_end=receipt_end(candidate),
         same_text=before.text == after.text,
-        request_changes=_request_changes(reference.request, candidate.request),
+        request_changes=tuple(_request_changes(reference.request, candidate.request)),
         engine_changes=engine_changes(
             reference.engine, candidate.engine, seeded=_seeded(reference) and _seeded(candidate)
         ),
@@ -281,15 +289,22 @@ def _same_logprobs_mode(reference: Receipt, candidate: Receipt) -> bool:
     return before is None or after is None or before == after
 
 
-def _request_changes(reference: GenerationRequest, candidate: GenerationRequest) -> tuple[RequestChange, ...]:
+def _request_changes(reference: GenerationRequest, candidate: GenerationRequest) -> Iterator[RequestChange]:
     before, after = reference.effective, candidate.effective
-    return tuple(
-        RequestChange(
-            field=field, reference=str(getattr(before, field)), candidate=str(getattr(after, field))
-        )
-        for field in type(before).model_fields
-        if getattr(before, field) != getattr(after, field)
-    )
+    for field in type(before).model_fields:
+        old, new = getattr(before, field), getattr(after, field)
+        if old != new:
+            yield RequestChange(field=field, reference=str(old), candidate=str(new))
+    sent, again = body_of(reference), body_of(candidate)
+    if sent is None or again is None:
+        return
+    for key in sorted((sent.keys() | again.keys()) - _SAID_ELSEWHERE):
+        if sent.get(key) != again.get(key):
+            yield RequestChange(field=key, reference=_as_sent(sent, key), candidate=_as_sent(again, key))
+
+
+def _as_sent(body: Mapping[str, Any], key: str) -> str | None:
+    return json.dumps(body[key], ensure_ascii=False) if key in body else None
 
 
 def _fork(before: tuple[TokenRecord, ...], after: tuple[TokenRecord, ...], position: int) -> Fork:
@@ -319,7 +334,8 @@ def _measure_drift(
     largest = total = 0.0
     for position in range(stop if comparable else 0):
         left, right = before[position], after[position]
-        if first_alternative is None and left.top != right.top:
+        # A side that recorded none says nothing about them.
+        if first_alternative is None and left.top and right.top and left.top != right.top:
             first_alternative = position
         a, b = known_logprob(left.logprob), known_logprob(right.logprob)
         if a is None or b is None:

@@ -15,8 +15,11 @@ from pydantic import Field
 from llm_backend.compare import NEAR_TIE, Comparison, Fork, Verdict, logprob_of
 from llm_backend.receipt import EngineFingerprint, Frozen, Receipt, TokenRecord
 
-# How long an answer may grow and how many alternatives are noted: no token depends on them.
-_NEVER_IN_TOKENS = frozenset({"max_tokens", "top_logprobs"})
+# What decides how much is told and how it is sent, not what is generated.
+_OBSERVATION = frozenset(
+    {"top_logprobs", "logprobs", "stream", "return_token_ids", "return_tokens_as_token_ids"}
+)
+_NEVER_IN_TOKENS = _OBSERVATION | {"max_tokens", "cache_salt"}
 
 
 class Cause(StrEnum):
@@ -71,6 +74,7 @@ def diagnose(
     found = list(_explanations(comparison, reference, candidate, neighbours))
     cause = found[0][0] if found else Cause.UNEXPLAINED
     evidence = tuple(piece for _, piece in found) or tuple(_excluded(reference, candidate, neighbours))
+    evidence += tuple(_observed_differently(comparison))
     return Diagnosis(cause=cause, evidence=evidence)
 
 
@@ -149,6 +153,13 @@ def _excluded(reference: Receipt, candidate: Receipt, neighbours: int | None) ->
         yield Evidence(key="evidence.invariance_broken", values={"neighbours": neighbours})
     else:
         yield Evidence(key="evidence.one_at_a_time", values={"neighbours": neighbours})
+
+
+def _observed_differently(comparison: Comparison) -> Iterator[Evidence]:
+    """Should change nothing; named, because two records cannot show that it did not."""
+    for change in comparison.request_changes:
+        if change.field in _OBSERVATION:
+            yield Evidence(key="evidence.observation", values=change.model_dump())
 
 
 def _cuts(comparison: Comparison) -> Iterator[Evidence]:

@@ -107,8 +107,13 @@ class Recording:
             raise PromptTooLong(prompt_tokens, budget, context)
         self._started = time.monotonic()
         self._ttft_s: float | None = None
-        self._stream: EngineStream = await self._engine.stream(request).__aenter__()
+        # An answer in one piece has come whole when the stream is entered: watch before.
         self._watch = asyncio.create_task(self._watch_neighbours())
+        try:
+            self._stream: EngineStream = await self._engine.stream(request).__aenter__()
+        except BaseException:
+            self._watch.cancel()
+            raise
         return self
 
     async def _watch_neighbours(self) -> None:

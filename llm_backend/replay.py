@@ -2,7 +2,8 @@
 
 The recorded body goes out unchanged; today's settings, history and template play no part. If the
 engine now renders another prompt from it, or another model answers, the comparison says so
-(INCOMPARABLE) instead of passing for a divergence.
+(INCOMPARABLE) instead of passing for a divergence. An experiment may send an altered request instead
+(`altered`): the comparison names what was changed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from llm_backend.compare import Comparison, compare
 from llm_backend.diagnose import Diagnosis, diagnose
 from llm_backend.engine.client import EngineClient
-from llm_backend.receipt import Receipt
+from llm_backend.receipt import GenerationRequest, Receipt
 from llm_backend.record import record
 from llm_backend.store import Run, Store
 
@@ -35,16 +36,23 @@ async def replay(
     *,
     chat_id: str,
     on_tokens: Callable[[int, int], None] | None = None,
+    request: GenerationRequest | None = None,
 ) -> ReplayResult:
     """Replay `reference` on `engine` and store the new run and its comparison.
 
+    `request` is sent instead of the recorded one: the same with one thing changed.
     `on_tokens(done, recorded)` is called as tokens arrive. Cancelling stops the replay; the partial
     run is kept, without a comparison. Raises what `record` raises.
     """
     recorded = await store.receipt_of(reference.id)
     total = len(recorded.completion.tokens)
     recording = record(
-        engine, store, recorded.request, chat_id=chat_id, kind="replay", reference_run_id=reference.id
+        engine,
+        store,
+        request or recorded.request,
+        chat_id=chat_id,
+        kind="replay",
+        reference_run_id=reference.id,
     )
     async with recording:
         async for _ in recording:
