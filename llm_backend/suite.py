@@ -239,7 +239,7 @@ class Acceptance:
             return
         self._tell(Kind.RESTART)
         try:
-            async with relaunch(self._identity) as second:
+            async with relaunch() as second:
                 changes = engine_changes(self._identity, await second.identity(), seeded=True)
                 for number, (name, run) in enumerate(self._runs.items(), start=1):
                     self._tell(Kind.RESTART, name, number)

@@ -16,7 +16,7 @@ from llm_backend.suites import Suite
 from llm_backend.tally import Shape
 from llm_backend.verification import Level
 
-Relaunch = Callable[[EngineFingerprint], AbstractAsyncContextManager[EngineClient]]
+Relaunch = Callable[[], AbstractAsyncContextManager[EngineClient]]
 """Starts a second engine of the same plan, and ends it with the block. Raises `LaunchError`."""
 
 

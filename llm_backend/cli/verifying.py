@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast, get_args
 
 import typer
 
@@ -30,6 +31,8 @@ from llm_backend.cli.base import (
 )
 from llm_backend.config import Settings, load_settings
 from llm_backend.diagnose import Evidence
+from llm_backend.engine.client import EngineClient
+from llm_backend.engine.profiles import Profile
 from llm_backend.errors import EncoreError, SettingsError
 from llm_backend.load import parse_neighbours
 from llm_backend.receipt import EngineFingerprint
@@ -38,6 +41,7 @@ from llm_backend.strings import Language, pick_language
 from llm_backend.suite import Acceptance
 from llm_backend.suites import DEFAULT, SUFFIX, load_suite
 from llm_backend.tally import Shape
+from llm_backend.variant import Variant, engine_variant
 from llm_backend.verification import Outcome, Verification
 from llm_backend.verify_html import verification_html
 from llm_backend.verify_phrases import doing_line
@@ -234,9 +238,19 @@ async def _targets(options: _Options, store: Store) -> tuple[str, tuple[Target, 
 
 
 def _relaunch(settings: Settings, options: _Options, identity: EngineFingerprint) -> Relaunch | Evidence:
+    """Only an engine that start.sh launched has a plan; an engine elsewhere has none of ours."""
     if not options.restart:
         return Evidence(key="verify.restart.not_wanted")
-    return Evidence(key="verify.restart.not_ours")
+    if identity.profile not in get_args(Profile):
+        return Evidence(key="verify.restart.not_ours")
+    variant = Variant(name="restart", profile=cast(Profile, identity.profile))
+
+    @asynccontextmanager
+    async def relaunch() -> AsyncIterator[EngineClient]:
+        async with engine_variant(settings, variant, say=say) as owned:
+            yield owned.client
+
+    return relaunch
 
 
 def _language(asked: ReportLanguage | None) -> Language:
