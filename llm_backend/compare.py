@@ -34,8 +34,11 @@ from llm_backend.receipt import (
 )
 
 NEAR_TIE = 0.125
-"""Nats. One bfloat16 step of a logit between 16 and 32, and the largest margin at which a trained
-model's greedy answer was seen to fork when nothing but the batch changed."""
+"""Nats, where nothing was measured. One bfloat16 step of a logit between 16 and 32, and the largest
+margin at which a trained model's greedy answer was seen to fork when nothing but the batch changed."""
+
+ENOUGH_POSITIONS = 8
+"""Known positions before a fork from which on their largest drift says something about the engine."""
 
 
 # Keys of a body that model, prompt and effective settings already compare, or that `stream` implies.
@@ -82,6 +85,20 @@ class RequestChange(Frozen):
     candidate: str | None
 
 
+class NearTie(Frozen):
+    """Up to which margin rounding can swap two tokens here, and how that is known.
+
+    Each of the two logprobs may move by the drift, one up and one down: twice the largest drift measured.
+    """
+
+    nats: float = NEAR_TIE
+    basis: Literal["drift", "self_check", "assumed"] = "assumed"
+    """`drift`: between these two runs before they fork. `self_check`: between the engine's own prefill
+    and decoding (`scoring.Calibration`). `assumed`: neither was measured."""
+    positions: int | None = None
+    """Measured over so many; None when assumed."""
+
+
 class Fork(Frozen):
     """The first position where the two sides hold different tokens."""
 
@@ -93,7 +110,8 @@ class Fork(Frozen):
     """Nats: the reference's most likely token minus the second; None unless both are known."""
     exact_tie: bool
     near_tie: bool
-    """Margin at most `NEAR_TIE`; an exact tie is also a near one."""
+    """Margin at most `threshold`; an exact tie is also a near one."""
+    threshold: NearTie = NearTie()
     reference_probability: float | None
     """Of the reference's token, as the reference's engine gave it."""
     reference_on_candidate: float | None
@@ -137,8 +155,11 @@ class Comparison(Frozen):
         return self.verdict in (Verdict.IDENTICAL, Verdict.DRIFTED)
 
 
-def compare(reference: Receipt, candidate: Receipt) -> Comparison:
-    """Compare what was recorded with what was replayed."""
+def compare(reference: Receipt, candidate: Receipt, *, self_check: NearTie | None = None) -> Comparison:
+    """Compare what was recorded with what was replayed.
+
+    `self_check`: how near a near tie is by the engine's own drift, where that was measured.
+    """
     before, after = reference.completion, candidate.completion
     shorter = min(len(before.tokens), len(after.tokens))
     reasons = tuple(_reasons(reference, candidate))
@@ -159,10 +180,11 @@ def compare(reference: Receipt, candidate: Receipt) -> Comparison:
     if reasons:
         return common
     position = _first_difference(before.token_ids, after.token_ids)
+    drift = _measure_drift(before.tokens, after.tokens, position, _same_logprobs_mode(reference, candidate))
     fork = None
     if position < shorter or _ended_by_itself(reference, candidate):
-        fork = _fork(before.tokens, after.tokens, position)
-    drift = _measure_drift(before.tokens, after.tokens, position, _same_logprobs_mode(reference, candidate))
+        threshold = _measured_threshold(drift, position) or self_check or NearTie()
+        fork = _fork(before.tokens, after.tokens, position, threshold)
     if fork:
         verdict = Verdict.DIVERGED
     else:
@@ -307,7 +329,17 @@ def _as_sent(body: Mapping[str, Any], key: str) -> str | None:
     return json.dumps(body[key], ensure_ascii=False) if key in body else None
 
 
-def _fork(before: tuple[TokenRecord, ...], after: tuple[TokenRecord, ...], position: int) -> Fork:
+def _measured_threshold(drift: Mapping[str, Any], compared: int) -> NearTie | None:
+    """From the drift before a fork; None without any, or over too few positions."""
+    known, largest = compared - drift["unknown_logprobs"], drift["max_abs_logprob_diff"]
+    if not largest or known < ENOUGH_POSITIONS:
+        return None
+    return NearTie(nats=2 * largest, basis="drift", positions=known)
+
+
+def _fork(
+    before: tuple[TokenRecord, ...], after: tuple[TokenRecord, ...], position: int, threshold: NearTie
+) -> Fork:
     left = before[position] if position < len(before) else None
     right = after[position] if position < len(after) else None
     margin = logprob_margin(left) if left else None
@@ -317,7 +349,8 @@ def _fork(before: tuple[TokenRecord, ...], after: tuple[TokenRecord, ...], posit
         candidate=right,
         logprob_margin=margin,
         exact_tie=margin == 0,
-        near_tie=margin is not None and margin <= NEAR_TIE,
+        near_tie=margin is not None and margin <= threshold.nats,
+        threshold=threshold,
         reference_probability=probability(left.logprob) if left else None,
         reference_on_candidate=probability(logprob_of(left.id, right)) if left and right else None,
         candidate_probability=probability(right.logprob) if right else None,

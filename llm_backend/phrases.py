@@ -166,10 +166,11 @@ def diagnosis_sentence(diagnosis: Diagnosis, lang: Language = "en") -> str:
 def field_label(group: str, field: str, lang: Language = "en") -> str:
     """A field of `Sampling` ("sampling") or `EngineFingerprint` ("engine") for people.
 
-    Environment variables and other keys of a request's body keep the names that they are sent under.
+    Environment variables, flags and other keys of a request's body keep the names that they are sent under.
     """
-    if field.startswith("env."):
-        return field.removeprefix("env.")
+    for group_of_names in ("env.", "argv."):
+        if field.startswith(group_of_names):
+            return field.removeprefix(group_of_names)
     if group == "sampling" and field not in Sampling.model_fields:
         return field
     return text(f"{group}.{field}", lang)

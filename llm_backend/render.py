@@ -36,6 +36,7 @@ from llm_backend.phrases import (
     verdict_line,
     verdict_name,
 )
+from llm_backend.probe_phrases import Finding
 from llm_backend.receipt import EngineFingerprint, Receipt, Sampling
 from llm_backend.repeat_phrases import repeat_note, step_lines, step_title
 from llm_backend.run import Run
@@ -132,6 +133,23 @@ def _change_table(changes: Sequence[EngineChange], lang: Language) -> list[tuple
             for change in changes
         ),
     ]
+
+
+# -- probes ----------------------------------------------------------------------------------------
+
+
+def findings_text(findings: Sequence[Finding]) -> str:
+    """Each experiment's result with what it rests on below."""
+    return "\n".join(
+        line for found in findings for line in (found.title, *(f"  {printable(s)}" for s in found.sentences))
+    )
+
+
+def findings_markdown(findings: Sequence[Finding]) -> str:
+    return "\n\n".join(
+        "\n".join([f"**{_markdown(found.title)}**", "", *(f"- {_markdown(s)}" for s in found.sentences)])
+        for found in findings
+    )
 
 
 # -- repeats ---------------------------------------------------------------------------------------

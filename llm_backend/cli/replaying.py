@@ -75,7 +75,14 @@ async def _replay(settings: Settings, name: str, url: str | None, format: Format
             def show(done: int, recorded: int) -> None:
                 status.update(f"replay: {done} of {recorded} tokens")
 
-            result = await replay_run(client, store, reference, chat_id=CLI_CHAT, on_tokens=show)
+            result = await replay_run(
+                client,
+                store,
+                reference,
+                chat_id=CLI_CHAT,
+                on_tokens=show,
+                calibrations=_calibrations(settings),
+            )
         print_comparison(result.comparison, result.diagnosis, format)
     return result.comparison
 
@@ -129,7 +136,6 @@ def check(receipt: ReceiptArgument, engine: EngineOption = None, format: FormatO
 
 async def _check(settings: Settings, name: str, url: str | None) -> Check:
     recorded = await find_receipt(settings, name)
-    calibrations = Calibrations(settings.data_dir / "calibrations.json")
     async with open_engine(settings, url) as client:
         with progress.status("checking") as status:
 
@@ -137,4 +143,8 @@ async def _check(settings: Settings, name: str, url: str | None) -> Check:
                 doing = "checking" if stage == "check" else "measuring this engine's tolerance, once"
                 status.update(f"{doing}: {done} of {total} tokens")
 
-            return await check_receipt(client, recorded, calibrations, on_progress=show)
+            return await check_receipt(client, recorded, _calibrations(settings), on_progress=show)
+
+
+def _calibrations(settings: Settings) -> Calibrations:
+    return Calibrations(settings.data_dir / "calibrations.json")

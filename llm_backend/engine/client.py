@@ -44,6 +44,7 @@ PROBE_TIMEOUT = 5.0
 _JSON = {"Content-Type": "application/json"}
 
 RUNNING_METRIC = "vllm:num_requests_running"
+SERVED_METRIC = "vllm:request_success_total"
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,11 +200,19 @@ class EngineClient:
 
     async def running(self) -> int | None:
         """Requests in flight on the engine now, or None where `/metrics` does not say."""
+        return await self._metric(RUNNING_METRIC)
+
+    async def served(self) -> int | None:
+        """Requests the engine has finished since its start, or None where `/metrics` does not say."""
+        return await self._metric(SERVED_METRIC)
+
+    async def _metric(self, name: str) -> int | None:
+        """The sum of a metric over its labels."""
         try:
             response = await self._http.get("/metrics")
         except httpx.HTTPError:
             return None
-        lines = "\n".join(line for line in response.text.splitlines() if line.startswith(RUNNING_METRIC))
+        lines = "\n".join(line for line in response.text.splitlines() if line.startswith(name))
         samples = [s for family in text_string_to_metric_families(lines + "\n") for s in family.samples]
         return int(sum(sample.value for sample in samples)) if samples else None
 
