@@ -20,10 +20,13 @@ from llm_backend.diagnose import Evidence, diagnose
 from llm_backend.engine.client import EngineClient
 from llm_backend.engine_changes import EngineChange, engine_changes
 from llm_backend.errors import EngineError, EngineNotReady, EngineRejected, LaunchError, PromptTooLong
+from llm_backend.guards import ask_sample, cold_request, guard_replays
+from llm_backend.probes import Guard
 from llm_backend.receipt import EngineFingerprint, Receipt, content_digest
 from llm_backend.record import build_request, record
 from llm_backend.repeat import Repetition
 from llm_backend.replay import replay
+from llm_backend.seed_probe import probe_seed
 from llm_backend.store import Run, Store
 from llm_backend.tally import Progress
 from llm_backend.verification import (
@@ -35,7 +38,9 @@ from llm_backend.verification import (
     Verification,
     judge_check,
     judge_comparisons,
+    judge_guard,
     judge_identity,
+    judge_probe,
     judge_step,
 )
 from llm_backend.verify_plan import Pace, Plan, Target
@@ -105,8 +110,10 @@ class Acceptance:
         try:
             for number, target in enumerate(self._plan.targets, start=1):
                 await self._case(target, number)
-            self._baseline()
+            await self._probe()
+            await self._guard()
             await self._restart()
+            self._baseline()
             await self._identify()
         except EngineError as error:
             self._cut_short = Evidence(key="verify.cut.engine", values={"said": error.diagnostics()})
@@ -205,6 +212,34 @@ class Acceptance:
 
     # -- the engine ----------------------------------------------------------------------------------
 
+    async def _probe(self) -> None:
+        self._tell(Kind.SEED)
+        began = time.monotonic()
+        probe = await probe_seed(self._engine, self._store, chat_id=CHAT)
+        seconds = _shown(time.monotonic() - began)
+        finding = Finding(kind=Kind.SEED, outcome=judge_probe(probe), seconds=seconds, probe=probe)
+        self._findings.append(finding)
+
+    async def _guard(self) -> None:
+        """On an answer long enough that most of its prompt can come from the cache."""
+        self._tell(Kind.OBSERVER)
+        began = time.monotonic()
+        try:
+            reference = await ask_sample(self._engine, self._store, chat_id=CHAT)
+            guards = await guard_replays(self._engine, self._store, reference, chat_id=CHAT)
+        except EngineRejected as error:  # a context too small for the sample
+            why = Evidence(key="verify.refused", values={"said": error.diagnostics()})
+            self._note(Kind.OBSERVER, Outcome.UNDECIDED, why)
+            self._note(Kind.CACHE, Outcome.UNDECIDED, why)
+            return
+        seconds = _shown(time.monotonic() - began)
+        for kind, guard in zip((Kind.OBSERVER, Kind.CACHE), guards, strict=True):
+            self._findings.append(self._guarded(kind, guard, seconds / 2))
+
+    def _guarded(self, kind: Kind, guard: Guard, seconds: float) -> Finding:
+        outcome = judge_guard(guard, self._plan.level)
+        return Finding(kind=kind, outcome=outcome, seconds=_shown(seconds), guard=guard)
+
     def _baseline(self) -> None:
         """Today's answers against those of an earlier day."""
         if (baseline := self._plan.baseline) is None:
@@ -240,6 +275,7 @@ class Acceptance:
         self._tell(Kind.RESTART)
         try:
             async with relaunch() as second:
+                await self._cold(second)
                 changes = engine_changes(self._identity, await second.identity(), seeded=True)
                 for number, (name, run) in enumerate(self._runs.items(), start=1):
                     self._tell(Kind.RESTART, name, number)
@@ -247,6 +283,16 @@ class Acceptance:
         except (LaunchError, EngineError) as error:
             failed = Evidence(key="verify.restart.failed", values={"said": error.diagnostics()})
             self._note(Kind.RESTART, Outcome.UNDECIDED, failed)
+
+    async def _cold(self, second: EngineClient) -> None:
+        """The first request a new engine gets, against the same one when it is warm."""
+        if not self.receipts:
+            return
+        self._tell(Kind.COLD)
+        began = time.monotonic()
+        request = next(iter(self.receipts.values())).request
+        guard = await cold_request(second, self._store, request, chat_id=CHAT)
+        self._findings.append(self._guarded(Kind.COLD, guard, time.monotonic() - began))
 
     async def _replay_on(
         self, second: EngineClient, name: str, run: Run, changes: tuple[EngineChange, ...]
@@ -276,6 +322,8 @@ class Acceptance:
         now = await self._engine.identity()
         changes = engine_changes(self._identity, now, seeded=True)
         outcome, why = judge_identity(self._identity, now, changes)
+        if outcome is Outcome.UNDECIDED and self._plan.anonymous:
+            outcome = Outcome.NOT_APPLICABLE
         self._findings.append(Finding(kind=Kind.IDENTITY, outcome=outcome, evidence=why, changes=changes))
 
     # -- bookkeeping ---------------------------------------------------------------------------------

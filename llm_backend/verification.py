@@ -16,6 +16,7 @@ from typing import Literal
 from llm_backend.compare import Comparison, Verdict
 from llm_backend.diagnose import Diagnosis, Evidence
 from llm_backend.engine_changes import EngineChange
+from llm_backend.probes import Guard, GuardOutcome, SeedOutcome, SeedProbe
 from llm_backend.receipt import EngineFingerprint, Frozen
 from llm_backend.scoring import Check, CheckVerdict
 from llm_backend.tally import LoadSeen, Progress, Shape, Step
@@ -47,6 +48,7 @@ class Kind(StrEnum):
     INSTANT = "instant"
     OBSERVER = "observer"
     CACHE = "cache"
+    COLD = "cold"
     RESTART = "restart"
     BASELINE = "baseline"
 
@@ -85,6 +87,8 @@ class Finding(Frozen):
     check: Check | None = None
     comparison: Comparison | None = None
     diagnosis: Diagnosis | None = None
+    probe: SeedProbe | None = None
+    guard: Guard | None = None
     changes: tuple[EngineChange, ...] = ()
     """Engine facts that differ, bit-relevant first."""
 
@@ -235,6 +239,27 @@ def judge_check(check: Check) -> Outcome:
     if check.verdict is CheckVerdict.UNCHECKABLE:
         return Outcome.UNDECIDED
     return Outcome.PASSED if check.passed else Outcome.FAILED
+
+
+def judge_probe(probe: SeedProbe) -> Outcome:
+    """Passed only when both halves were shown: the same seed twice equal, another seed other tokens."""
+    if probe.outcome is SeedOutcome.UNDECIDED:
+        return Outcome.UNDECIDED
+    return Outcome.PASSED if probe.outcome is SeedOutcome.HONOURED else Outcome.FAILED
+
+
+def judge_guard(guard: Guard, level: Level) -> Outcome:
+    """Moved probabilities fail where they are what must be equal."""
+    match guard.outcome:
+        case GuardOutcome.SAME:
+            return Outcome.PASSED
+        case GuardOutcome.DRIFTED:
+            return Outcome.FAILED if level == "logprobs" else Outcome.PASSED
+        case GuardOutcome.DIFFERENT:
+            return Outcome.FAILED
+        case GuardOutcome.NOT_APPLICABLE:
+            return Outcome.NOT_APPLICABLE
+    return Outcome.UNDECIDED
 
 
 _FACTS: tuple[str, ...] = (

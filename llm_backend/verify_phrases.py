@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from llm_backend import probe_phrases
 from llm_backend.compare import Verdict
 from llm_backend.diagnose import Evidence
 from llm_backend.phrases import (
@@ -38,7 +39,8 @@ def headline(report: Verification, lang: Language = "en") -> VerdictLine:
     shape, title = OUTCOME_SHAPES[outcome], text(f"verify.{outcome}", lang)
     key = f"verify.{outcome}.detail"
     if outcome is Outcome.UNDECIDED and not report.count(Outcome.UNDECIDED):
-        key = "verify.undecided.partial" if report.cut_short else "verify.undecided.nothing"
+        some = report.cut_short and report.count(Outcome.PASSED)
+        key = "verify.undecided.partial" if some else "verify.undecided.nothing"
     first = next((f for f in report.findings if f.outcome is outcome), None)
     detail = text(
         key,
@@ -77,17 +79,22 @@ def finding_title(finding: Finding, lang: Language = "en") -> str:
         return str(check_line(finding.check, lang))
     if finding.comparison:
         return str(verdict_line(finding.comparison, lang))
+    if experiment := _experiment(finding, lang):
+        return experiment.title
     return evidence_text(finding.evidence[0], lang) if finding.evidence else kind_name(finding.kind, lang)
 
 
 def finding_lines(finding: Finding, lang: Language = "en") -> list[Line]:
     """Everything below the title: what decided, the measurements, the fork tree, the reason."""
-    measured = finding.step or finding.check or finding.comparison
+    experiment = _experiment(finding, lang)
+    measured = finding.step or finding.check or finding.comparison or experiment
     said = [Line(0, evidence_text(one, lang)) for one in finding.evidence[0 if measured else 1 :]]
     if finding.step:
         said += step_lines(finding.step, lang)
     if finding.check:
         said += [Line(0, sentence) for sentence in check_sentences(finding.check, lang)]
+    if experiment:
+        said += [Line(0, sentence) for sentence in experiment.sentences]
     if finding.comparison:
         reason = diagnosis_sentence(finding.diagnosis, lang) if finding.diagnosis else ""
         facts = [*measurements(finding.comparison, lang), *notes(finding.comparison, lang)]
@@ -98,7 +105,7 @@ def finding_lines(finding: Finding, lang: Language = "en") -> list[Line]:
 def failure_sentence(finding: Finding, lang: Language = "en") -> str:
     """Title and, for a difference, where it starts: what a test runner shows of a failed check."""
     parts = [evidence_text(one, lang) for one in finding.evidence]
-    if finding.step or finding.check or finding.comparison:
+    if not parts or finding.step or finding.check or finding.comparison:
         parts.insert(0, finding_title(finding, lang))
     if finding.step and (first := _first_difference(finding.step, lang)):
         parts.append(first)
@@ -227,6 +234,12 @@ def doing_line(doing: Doing, lang: Language = "en") -> str:
     if doing.seconds_left is None:
         return where
     return text("verify.progress.left", lang, where=where, left=doing.seconds_left)
+
+
+def _experiment(finding: Finding, lang: Language) -> probe_phrases.Finding | None:
+    if finding.probe:
+        return probe_phrases.seed_finding(finding.probe, lang)
+    return probe_phrases.guard_finding(finding.guard, lang) if finding.guard else None
 
 
 def _first_difference(step: Step, lang: Language) -> str:

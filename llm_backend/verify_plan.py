@@ -49,6 +49,8 @@ class Plan:
     """Who chose `times` and `counts`, and why."""
     relaunch: Relaunch | Evidence
     """How to start a second engine, or why there is none."""
+    anonymous: bool = False
+    """An engine that does not tell all of its facts is accepted: its identity is then not applicable."""
     baseline: Baseline | None = None
 
 

@@ -109,6 +109,10 @@ def verify(
     restart: Annotated[
         bool, typer.Option(help="Replay on a second engine too, where Encore started the first.")
     ] = True,
+    anonymous: Annotated[
+        bool,
+        typer.Option("--anonymous", help="Accept an engine that does not tell all that decides its bits."),
+    ] = False,
     engine: EngineOption = None,
     level: LevelOption = Level.LOGPROBS,
     format: Annotated[ReportFormat, typer.Option("--format", help="Of the report.")] = ReportFormat.TEXT,
@@ -148,6 +152,7 @@ def verify(
         shape,
         quick,
         restart,
+        anonymous,
         engine,
         level,
         baseline_file,
@@ -173,6 +178,7 @@ class _Options:
     shape: Shape
     quick: bool
     restart: bool
+    anonymous: bool
     url: str | None
     level: Level
     baseline: Path | None
@@ -216,6 +222,7 @@ async def _plan(settings: Settings, options: _Options, store: Store, identity: E
         level=options.level.value,
         chosen=choice.evidence,
         relaunch=_relaunch(settings, options, identity),
+        anonymous=options.anonymous,
         baseline=read_baseline(options.baseline) if options.baseline else None,
     )
 
