@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from markupsafe import Markup
+from rich.cells import cell_len
 
 from llm_backend.repeat_phrases import SHOWN_BRANCHES
 from llm_backend.scoring import Check
@@ -27,8 +28,11 @@ DRIFT_HEIGHT = 72
 SMALLEST_DRIFT = 1e-5
 """Nats at the foot of the drift chart: its scale is logarithmic."""
 
-LEVEL_WIDTH, LEAF_HEIGHT = 190, 28
-"""Pixels of a fork tree for one fork after the other, and for one answer below the other."""
+LEAF_HEIGHT = 28
+"""Pixels of a fork tree from one answer to the one below it."""
+
+CELL_WIDTH, ELBOW = 7.6, 56
+"""Pixels of a Latin letter in a label, generously, and of the bend before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +99,25 @@ def drift_figure(check: Check, lang: Language = "en") -> Markup:
 
 def fork_tree(root: ForkPoint, lang: Language = "en") -> Markup:
     """Where the recorded run and the replays part, and part again; thick lines are many runs."""
-    drawn = list(_branches(root, 0, 0.0, lang))
+    level = round(ELBOW + CELL_WIDTH * max(cell_len(label) for label in _labels(root, lang)))
     leaves = sum(_shown_leaves(branch) for branch in _shown(root))
-    depth = _depth(root)
-    width, height = LEVEL_WIDTH * depth + 12, LEAF_HEIGHT * leaves + 8
+    width, height = level * _depth(root) + 12, LEAF_HEIGHT * leaves + 8
     start = Markup('<circle class="fork" cx="6" cy="{}" r="4"/>').format(4 + LEAF_HEIGHT * leaves / 2)
     return Markup(
         '<svg class="tree" width="{0}" height="{1}" viewBox="0 0 {0} {1}" role="img" aria-label="{2}">'
         "{3}{4}</svg>"
-    ).format(width, height, text("verify.figure.tree", lang), Markup("").join(drawn), start)
+    ).format(
+        width,
+        height,
+        text("verify.figure.tree", lang),
+        Markup("").join(_branches(root, level, 6, 0.0, lang)),
+        start,
+    )
+
+
+def shows_all(root: ForkPoint) -> bool:
+    """Whether the tree has every branch: a fork with many shows the most frequent ones."""
+    return len(root.branches) <= SHOWN_BRANCHES and all(shows_all(b.fork) for b in root.branches if b.fork)
 
 
 def _strip(step: Step, length: int, longest: int) -> Markup:
@@ -156,23 +170,34 @@ def _depth(fork: ForkPoint) -> int:
     return 1 + max((_depth(branch.fork) for branch in _shown(fork) if branch.fork), default=0)
 
 
-def _branches(fork: ForkPoint, level: int, top: float, lang: Language) -> Iterator[Markup]:
-    """The lines and labels of a fork whose leaves start at `top` (pixels) and of all below it."""
+def _label(fork: ForkPoint, branch: Branch, lang: Language) -> str:
+    key = "repeat.branch.recorded" if branch.recorded else "repeat.branch"
+    token = quoted(token_texts([branch.token])[0]) if branch.token else text("fork.ended", lang)
+    return text(key, lang, position=fork.position, token=token, runs=branch.runs)
+
+
+def _labels(fork: ForkPoint, lang: Language) -> Iterator[str]:
+    for branch in _shown(fork):
+        yield _label(fork, branch, lang)
+        if branch.fork:
+            yield from _labels(branch.fork, lang)
+
+
+def _branches(fork: ForkPoint, level: int, x: int, top: float, lang: Language) -> Iterator[Markup]:
+    """The lines and labels of a fork at `x` whose leaves start at `top` (pixels), and of all behind it."""
     leaves = sum(_shown_leaves(branch) for branch in _shown(fork))
-    x, y = 6 + level * LEVEL_WIDTH, 4 + top + LEAF_HEIGHT * leaves / 2
+    y = 4 + top + LEAF_HEIGHT * leaves / 2
     for branch in _shown(fork):
         own = _shown_leaves(branch)
-        end_x, end_y = x + LEVEL_WIDTH, 4 + top + LEAF_HEIGHT * own / 2
+        end_x, end_y = x + level, 4 + top + LEAF_HEIGHT * own / 2
         yield Markup('<path class="{}" d="M{} {} C{} {} {} {} {} {} H{}" stroke-width="{}"/>').format(
             "branch recorded" if branch.recorded else "branch",
             *(x, y, x + 24, y, x + 16, end_y, x + 40, end_y, end_x),
             round(1.5 + math.log2(branch.runs), 1),
         )
-        key = "verify.figure.branch.recorded" if branch.recorded else "verify.figure.branch"
-        token = quoted(token_texts([branch.token])[0]) if branch.token else text("fork.ended", lang)
-        label = text(key, lang, position=fork.position, token=token, n=branch.runs)
-        yield Markup('<text x="{}" y="{}">{}</text>').format(x + 44, end_y - 5, label)
+        label = _label(fork, branch, lang)
+        yield Markup('<text x="{}" y="{}">{}</text>').format(x + 44, end_y - 6, label)
         if branch.fork:
             yield Markup('<circle class="fork" cx="{}" cy="{}" r="4"/>').format(end_x, end_y)
-            yield from _branches(branch.fork, level + 1, top, lang)
+            yield from _branches(branch.fork, level, end_x, top, lang)
         top += LEAF_HEIGHT * own

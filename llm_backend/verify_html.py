@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections import Counter
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from llm_backend.render import fingerprint_rows
 from llm_backend.strings import Language, text
 from llm_backend.token_text import printable
 from llm_backend.verification import Case, Finding, Kind, Outcome, Verification, worst
-from llm_backend.verify_figures import drift_figure, fork_map, fork_tree
+from llm_backend.verify_figures import drift_figure, fork_map, fork_tree, shows_all
 from llm_backend.verify_phrases import (
     case_settings,
     cell_text,
@@ -116,18 +117,22 @@ def _case(report: Verification, case: Case, lang: Language) -> dict[str, object]
 
 
 def _told(finding: Finding, lang: Language) -> dict[str, object]:
-    figure = ""
+    lines, figure, caption = finding_lines(finding, lang), "", ""
     if finding.step and finding.step.fork:
         figure = fork_tree(finding.step.fork, lang)
-    elif finding.check and finding.check.positions:
-        figure = drift_figure(finding.check, lang)
+        if shows_all(finding.step.fork):
+            lines = [line for line in lines if not line.depth]  # the tree has said the others
+    elif finding.check and finding.check.max_abs_logprob_diff:
+        figure, caption = drift_figure(finding.check, lang), text("verify.figure.drift", lang)
+    runs = Counter(short_digest(repeat.digest) for repeat in finding.step.repeats) if finding.step else {}
     return {
         "outcome": finding.outcome,
         "outcome_name": outcome_name(finding.outcome, lang),
         "what": place(finding.model_copy(update={"case": None}), lang),
         "title": finding_title(finding, lang),
-        "lines": finding_lines(finding, lang),
+        "lines": lines,
         "changes": change_table(finding.changes, lang),
         "figure": figure,
-        "runs": [short_digest(repeat.digest) for repeat in finding.step.repeats] if finding.step else [],
+        "caption": caption,
+        "runs": list(runs.items()),
     }
