@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from llm_backend import render
+from llm_backend.bench import prices
 from llm_backend.config import Settings
 from llm_backend.engine.client import EngineClient, EngineState
 from llm_backend.engine.profiles import Row, explain
 from llm_backend.errors import EngineError
+from llm_backend.price_phrases import profile_price
 from llm_backend.receipt import EngineFingerprint
+from llm_backend.strings import text
 
 PACKAGES = ("encore-chat", "chainlit", "openai", "sqlalchemy", "rapidfuzz", "pydantic")
 
@@ -30,6 +33,8 @@ class Report:
     flags: tuple[Row, ...]
     """The profile's rows as launched; empty for an engine Encore did not start."""
     database: str
+    price: str | None = None
+    """What the running profile was measured to cost on this machine."""
 
     @property
     def ready(self) -> bool:
@@ -48,6 +53,7 @@ class Report:
                 for row in self.flags
             ],
             "database": self.database,
+            "price": self.price,
         }
         return json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False)
 
@@ -61,6 +67,7 @@ class Report:
         if self.flags:
             lines.append(f"profile {self.engine.profile if self.engine else ''}: what was set, and why")
             lines += [f"  {row.name} {row.value or ''}".rstrip() + f"\n      {row.why}" for row in self.flags]
+            lines.append(text("bench.doctor", price=self.price) if self.price else text("bench.unmeasured"))
         elif self.engine is not None:
             lines.append("Encore did not start this engine: its flags are unknown.")
         return "\n".join(lines)
@@ -82,6 +89,7 @@ async def examine(settings: Settings, engine: EngineClient) -> Report:
         flags=explain(fingerprint.argv, fingerprint.env) if fingerprint else (),
         # A PostgreSQL URL may carry a password.
         database=settings.database().split("@")[-1],
+        price=profile_price(prices(settings), fingerprint) if fingerprint else None,
     )
 
 

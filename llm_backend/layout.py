@@ -1,4 +1,4 @@
-"""Plain text, Markdown and JSON as reports need them: columns, tables, and words that stay literal.
+"""How rows become text, Markdown and JSON, whatever they are about.
 
 Everything a model or a file wrote is escaped: control characters for terminals, markup for Markdown.
 """
@@ -13,10 +13,13 @@ from rich.cells import cell_len
 
 from llm_backend.token_text import printable
 
+LINE_WIDTH = 60
+"""Characters of a question in a list."""
+
 
 def columns(table: Iterable[tuple[str, ...]]) -> list[str]:
     """Left-aligned columns; Chinese characters are two cells wide. Long cells keep to one line."""
-    rows = [tuple(one_line(cell) for cell in row) for row in table]
+    rows = [tuple(one_line(cell, limit=None) for cell in row) for row in table]
     widths = [max(cell_len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -27,14 +30,13 @@ def columns(table: Iterable[tuple[str, ...]]) -> list[str]:
 
 
 def markdown_table(table: Sequence[tuple[str, ...]]) -> str:
-    """The first row is the header."""
-    header, *rows = ([escaped(cell) for cell in row] for row in table)
+    header, *rows = ([literal(cell) for cell in row] for row in table)
     return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *rows])
 
 
-def escaped(content: str) -> str:
+def literal(content: str) -> str:
     """Literal text inside a Markdown line or table cell."""
-    flat = one_line(content)
+    flat = one_line(content, limit=None)
     return "".join(f"\\{character}" if character in "\\`*_[]<>|#~$!&" else character for character in flat)
 
 
@@ -45,16 +47,14 @@ def fenced(content: str) -> str:
     return f"{fence}text\n{printable(content)}\n{fence}"
 
 
-def one_line(content: str, limit: int | None = None) -> str:
-    """White space folded; cut to `limit` characters."""
+def _backtick_runs(content: str) -> list[str]:
+    return "".join(character if character == "`" else " " for character in content).split()
+
+
+def one_line(content: str, limit: int | None = LINE_WIDTH) -> str:
     flat = printable(" ".join(content.split()))
     return flat if limit is None or len(flat) <= limit else flat[: limit - 1] + "…"
 
 
 def strict_json(document: Any) -> str:
-    """JSON that every parser reads: no NaN, no infinity."""
     return json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False)
-
-
-def _backtick_runs(content: str) -> list[str]:
-    return "".join(character if character == "`" else " " for character in content).split()

@@ -16,10 +16,10 @@ from llm_backend.compare import Comparison, receipt_end
 from llm_backend.diagnose import Diagnosis
 from llm_backend.engine_changes import EngineChange
 from llm_backend.layout import columns as _columns
-from llm_backend.layout import escaped as _markdown
 from llm_backend.layout import fenced as _fenced
+from llm_backend.layout import literal as _markdown
 from llm_backend.layout import markdown_table as _markdown_table
-from llm_backend.layout import one_line
+from llm_backend.layout import one_line as _one_line
 from llm_backend.layout import strict_json as _json
 from llm_backend.phrases import (
     check_line,
@@ -44,9 +44,6 @@ from llm_backend.scoring import Check
 from llm_backend.strings import Language, duration, text
 from llm_backend.tally import RepeatReport, wilson_lower
 from llm_backend.token_text import printable
-
-QUESTION_WIDTH = 60
-"""Characters of the question in a list."""
 
 Rows = list[tuple[str, str]]
 
@@ -204,7 +201,7 @@ def run_line(run: Run, lang: Language = "en") -> str:
         parts.append(text(f"run.kind.{run.kind}", lang))
     if run.verdict:
         parts.append(verdict_name(run.verdict, lang=lang))
-    parts.append(one_line(run.question, QUESTION_WIDTH))
+    parts.append(_one_line(run.question))
     return "  ".join(part for part in parts if part)
 
 
@@ -224,7 +221,7 @@ def runs_markdown(runs: Sequence[Run], lang: Language = "en") -> str:
                 run_settings(run, lang),
                 end_phrase(run_end(run), lang),
                 verdict_name(run.verdict, lang=lang) if run.verdict else "",
-                one_line(run.question, QUESTION_WIDTH),
+                _one_line(run.question),
             )
         )
     return _markdown_table(table)

@@ -73,7 +73,7 @@ def _share(key: str, same: int, n: int, lang: Language) -> str:
 
 
 def _facts(step: Step, lang: Language) -> Iterator[str]:
-    yield from _load(step.load, lang)
+    yield from load_sentences(step.load, lang)
     if step.same_tokens != step.identical:
         yield _share("repeat.tokens", step.same_tokens, step.comparable, lang)
     if step.largest_drift:
@@ -88,7 +88,8 @@ def _facts(step: Step, lang: Language) -> Iterator[str]:
     )
 
 
-def _load(load: LoadSeen, lang: Language) -> Iterator[str]:
+def load_sentences(load: LoadSeen, lang: Language = "en") -> Iterator[str]:
+    """What was seen of the load that was asked for."""
     values = load.model_dump(exclude={"shape"})
     if load.shape is None:
         if load.running:

@@ -120,6 +120,7 @@ def plan_variant(settings: Settings, variant: Variant, folder: Path, say: Say) -
         update={
             "profile": variant.profile,
             "engine_port": free_port(HOST),
+            "run_dir": folder,
             "log_file": folder / "llm.log",
         }
     )

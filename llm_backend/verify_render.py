@@ -7,7 +7,7 @@ from datetime import UTC
 from xml.etree import ElementTree
 
 from llm_backend.engine_changes import EngineChange
-from llm_backend.layout import columns, escaped, markdown_table, one_line, strict_json
+from llm_backend.layout import columns, literal, markdown_table, one_line, strict_json
 from llm_backend.phrases import field_label
 from llm_backend.render import fingerprint_markdown
 from llm_backend.strings import Language, text
@@ -65,33 +65,33 @@ def verification_markdown(report: Verification, lang: Language = "en") -> str:
     """Everything the text has, every prompt, and the engine's facts."""
     parts = [
         f"# {text('verify.title', lang)}",
-        f"**{escaped(str(headline(report, lang)))}**",
+        f"**{literal(str(headline(report, lang)))}**",
         markdown_table(
             [(text("column.field", lang), text("column.value", lang)), *summary_rows(report, lang)]
         ),
-        escaped(text(f"verify.table.caption.{report.level}", lang)) + ":",
+        literal(text(f"verify.table.caption.{report.level}", lang)) + ":",
         markdown_table(cell_table(report, lang)),
     ]
     if said := instant_sentence(report, lang):
-        parts.append(escaped(said))
+        parts.append(literal(said))
     parts += [f"## {text('verify.heading.checks', lang)}", markdown_table(check_table(report, lang))]
     for finding in problems(report):
-        parts.append(f"### {escaped(f'{outcome_name(finding.outcome, lang)}: {place(finding, lang)}')}")
-        parts.append(escaped(finding_title(finding, lang)))
-        lines = [f"{'  ' * line.depth}- {escaped(line.sentence)}" for line in finding_lines(finding, lang)]
+        parts.append(f"### {literal(f'{outcome_name(finding.outcome, lang)}: {place(finding, lang)}')}")
+        parts.append(literal(finding_title(finding, lang)))
+        lines = [f"{'  ' * line.depth}- {literal(line.sentence)}" for line in finding_lines(finding, lang)]
         parts += ["\n".join(lines)] if lines else []
         parts += [markdown_table(change_table(finding.changes, lang))] if finding.changes else []
     parts.append(f"## {text('verify.heading.cases', lang)}")
     parts.append(
         "\n".join(
-            f"- **{escaped(case.name)}** ({escaped(case_settings(case, lang))}): "
-            f"{escaped(one_line(case.question, 200))}"
+            f"- **{literal(case.name)}** ({literal(case_settings(case, lang))}): "
+            f"{literal(one_line(case.question, 200))}"
             for case in report.cases
         )
     )
     for heading, sentences in (("plan", plan_sentences(report, lang)), ("limits", limits(report, lang))):
         parts.append(f"## {text(f'verify.heading.{heading}', lang)}")
-        parts.append("\n".join(f"- {escaped(sentence)}" for sentence in sentences))
+        parts.append("\n".join(f"- {literal(sentence)}" for sentence in sentences))
     parts += [f"## {text('verify.heading.engine', lang)}", fingerprint_markdown(report.engine, lang)]
     return "\n\n".join(part for part in parts if part)
 

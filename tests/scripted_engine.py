@@ -20,7 +20,7 @@ import socket
 import threading
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
@@ -81,10 +81,14 @@ class Script:
     max_model_len: int = 65536
     health: int = 200
     running: float = 0.0
+    served: int | None = None
+    """What the counter of finished requests says; None leaves it out."""
     replies: deque[Reply] = field(default_factory=deque)
     bodies: list[bytes] = field(default_factory=list)
     in_flight: int = 0
     default: Reply = field(default_factory=Reply)
+    answer: Callable[[dict[str, Any]], Reply] | None = None
+    """Chooses by the request's body where nothing is queued."""
 
     def enqueue(self, *replies: Reply) -> None:
         self.replies.extend(replies)
@@ -144,10 +148,17 @@ class ScriptedEngine:
 
     async def metrics(self, _: Request) -> Response:
         running = self.script.running + self.script.in_flight
-        return PlainTextResponse(
+        text = (
             "# TYPE vllm:num_requests_running gauge\n"
             f'vllm:num_requests_running{{engine="0",model_name="{self.script.model}"}} {running}\n'
         )
+        if self.script.served is not None:
+            text += (
+                "# TYPE vllm:request_success_total counter\n"
+                f'vllm:request_success_total{{engine="0",finished_reason="stop"}} {self.script.served}\n'
+                'vllm:request_success_total{engine="0",finished_reason="length"} 0.0\n'
+            )
+        return PlainTextResponse(text)
 
     async def tokenize(self, request: Request) -> Response:
         return JSONResponse({"count": len(_prompt(await request.json(), ""))})
@@ -162,7 +173,7 @@ class ScriptedEngine:
         if isinstance(wanted, list):
             self.script.enqueue(*(Reply(**reply) for reply in wanted))
         else:
-            known = {f.name for f in fields(Script)} - {"replies", "bodies", "default"}
+            known = {f.name for f in fields(Script)} - {"replies", "bodies", "default", "answer"}
             for name, value in wanted.items():
                 if name == "default":
                     self.script.default = Reply(**value)
@@ -202,7 +213,8 @@ class ScriptedEngine:
         raw = await request.body()
         self.script.bodies.append(raw)
         body = json.loads(raw)
-        reply = self.script.replies.popleft() if self.script.replies else self.script.default
+        default = self.script.answer(body) if self.script.answer else self.script.default
+        reply = self.script.replies.popleft() if self.script.replies else default
         if reply.status >= 400:
             error = {"message": reply.error, "type": "BadRequestError", "code": reply.status}
             return body, reply, JSONResponse({"error": error}, status_code=reply.status)

@@ -43,12 +43,7 @@ def prepare(settings: Settings, *, host: str, environ: Mapping[str, str], say: S
         preflight.check_cpu_libraries()
     interpreter = engine_interpreter(settings, device, say)
     model = found or embedded_model(settings, interpreter, say)
-    values = LaunchValues(
-        seed=settings.seed,
-        max_model_len=context,
-        gpu_memory_utilization=settings.gpu_memory_utilization,
-        compute_capability=gpus[0].capability[0] if device == "cuda" else None,
-    )
+    values = launch_values(settings, device, gpus)
     return LaunchPlan(
         interpreter=interpreter,
         device=device,
@@ -60,6 +55,16 @@ def prepare(settings: Settings, *, host: str, environ: Mapping[str, str], say: S
         port=settings.engine_port,
         lock=None if settings.engine_python else lock_of(ROOT, device),
         api_key=settings.api_key.get_secret_value() if settings.api_key else None,
+    )
+
+
+def launch_values(settings: Settings, device: Device, gpus: tuple[Gpu, ...]) -> LaunchValues:
+    """What fills in a profile's table on this machine."""
+    return LaunchValues(
+        seed=settings.seed,
+        max_model_len=settings.max_model_len or DEFAULT_CONTEXT[device],
+        gpu_memory_utilization=settings.gpu_memory_utilization,
+        compute_capability=gpus[0].capability[0] if device == "cuda" and gpus else None,
     )
 
 

@@ -16,6 +16,7 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 from pydantic import TypeAdapter
 
 from llm_backend import __version__
+from llm_backend.bench import prices
 from llm_backend.compare import Comparison
 from llm_backend.config import ROOT
 from llm_backend.diff import token_window
@@ -134,6 +135,7 @@ async def run(run_id: str, accept_language: AcceptLanguage = None) -> dict[str, 
         EngineFingerprint.model_validate(document["receipt"]["engine"]),
         [stored for stored in await store.comparisons(run_id) if stored.reference_run_id == run_id],
         pick_language(accept_language),
+        await asyncio.to_thread(prices, backend().settings),
     )
 
 

@@ -24,6 +24,8 @@ from llm_backend.phrases import (
     verdict_line,
     verdict_name,
 )
+from llm_backend.price import Bench
+from llm_backend.price_phrases import profile_price, setting_price
 from llm_backend.receipt import EngineFingerprint, GenerationRequest, Receipt, Sampling
 from llm_backend.run import Run
 from llm_backend.store import StoredComparison
@@ -97,8 +99,9 @@ def run_view(
     engine: EngineFingerprint,
     replays: list[StoredComparison],
     lang: Language,
+    bench: Bench | None = None,
 ) -> dict[str, Any]:
-    """Everything the panel says about one run."""
+    """Everything the panel says about one run; `bench`: what profiles were measured to cost here."""
     return {
         **run_item(run, lang),
         "seed": None if run.seed is None else str(run.seed),
@@ -108,7 +111,7 @@ def run_view(
         "messages": [message.model_dump() for message in request.messages],
         "tokens": run.completion_tokens,
         "fingerprint": short_digest(engine.digest),
-        "engine": _engine(engine, lang),
+        "engine": _engine(engine, lang, bench),
         "replays": [replay_item(stored, lang) for stored in replays],
     }
 
@@ -205,7 +208,7 @@ def _setting(value: float | int | None, lang: Language) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _engine(engine: EngineFingerprint, lang: Language) -> dict[str, Any]:
+def _engine(engine: EngineFingerprint, lang: Language, bench: Bench | None) -> dict[str, Any]:
     elsewhere = {"cuda": "cpu_model", "cpu": "device_names"}.get(engine.device or "")
     facts = [
         {
@@ -224,9 +227,16 @@ def _engine(engine: EngineFingerprint, lang: Language) -> dict[str, Any]:
         "more": [fact for fact in facts if fact["key"] not in _STRIP and fact["known"]],
         # As launched, not as the profile would choose today; nothing for an engine Encore did not start.
         "profile_rows": [
-            {"name": row.name, "value": row.value, "why": row.why, "source": row.source}
+            {
+                "name": row.name,
+                "value": row.value,
+                "why": row.why,
+                "source": row.source,
+                "price": setting_price(bench, engine, row.name, row.value, lang),
+            }
             for row in explain(engine.argv, engine.env)
         ],
+        "price": profile_price(bench, engine, lang),
     }
 
 

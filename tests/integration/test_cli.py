@@ -118,6 +118,27 @@ def test_check_says_bit_exact_within_outside_or_undecided(encore: Encore, engine
     assert "another model" in out
 
 
+def test_probe_says_what_it_tried_and_exits_by_what_it_found(encore: Encore, engine_script: Script) -> None:
+    engine_script.default = Reply(seeded=True, cached_tokens=16)
+    code, out, err = encore("probe")
+    assert (code, err) == (0, "")
+    assert "● Seed honoured" in out
+    assert "● Recording probabilities: changed nothing" in out
+    assert "Prompt tokens from the cache: 0, then 16." in out
+    encore("ask", "Hello")
+    engine_script.default = Reply()
+    code, out, _ = encore("probe", digest_of(encore), "--format", "json")
+    report = json.loads(out)
+    assert code == 1
+    assert report["seed"]["outcome"] == "IGNORED"
+    assert [guard["outcome"] for guard in report["guards"]] == ["SAME", "UNDECIDED"]
+    assert report["guards"][1]["reason"] == "cache_not_told"
+    engine_script.default = Reply(seeded=True)
+    code, out, _ = encore("probe", "--format", "markdown")
+    assert code == 2
+    assert "**? Prefix cache: undecided.**" in out
+
+
 def test_an_exported_receipt_can_be_compared_and_replayed_elsewhere(
     encore: Encore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
