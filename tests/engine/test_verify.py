@@ -7,32 +7,41 @@ would be too weak to accept anything with.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from llm_backend.cli import main
+from llm_backend.config import Settings
 
 pytestmark = pytest.mark.engine
 
 
+Verify = Callable[..., tuple[int, dict[str, Any]]]
+
+
+@pytest.fixture
 def verify(
-    launch: tuple[str, Path],
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    *argv: str,
-) -> tuple[int, dict[str, Any]]:
-    url, manifest = launch
-    monkeypatch.setenv("ENCORE_RUN_DIR", str(manifest.parent))
-    monkeypatch.setenv("ENCORE_DATA_DIR", str(folder))
-    monkeypatch.setenv("ENCORE_ENGINE_URLS", url)
-    with pytest.raises(SystemExit) as exit_:
-        main(["verify", "--quick", "--format", "json", *argv])
-    captured = capsys.readouterr()
-    assert captured.out, captured.err
-    return int(exit_.value.code or 0), json.loads(captured.out)
+    own_settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Verify:
+    """`encore verify --quick` on a launch, as somebody beside its start.sh would call it."""
+
+    def call(launch: tuple[str, Path], *argv: str) -> tuple[int, dict[str, Any]]:
+        url, manifest = launch
+        for name in ("engine", "engine_python", "models_dir", "data_dir", "log_file"):
+            if value := getattr(own_settings, name):
+                monkeypatch.setenv(f"ENCORE_{name.upper()}", str(value))
+        monkeypatch.setenv("ENCORE_RUN_DIR", str(manifest.parent))
+        monkeypatch.setenv("ENCORE_ENGINE_URLS", url)
+        with pytest.raises(SystemExit) as exit_:
+            main(["verify", "--quick", "--times", "1", "--format", "json", *argv])
+        captured = capsys.readouterr()
+        assert captured.out, captured.err
+        return int(exit_.value.code or 0), json.loads(captured.out)
+
+    return call
 
 
 def outcomes(report: dict[str, Any], case: str | None = None) -> dict[str, str]:
@@ -40,11 +49,8 @@ def outcomes(report: dict[str, Any], case: str | None = None) -> dict[str, str]:
 
 
 class TestFast:
-    def test_it_fails_under_load_where_it_forks_and_passes_alone(
-        self, fast_launch, tmp_path, monkeypatch, capsys
-    ) -> None:
-        argv = ("--times", "1", "--no-restart")
-        code, report = verify(fast_launch, tmp_path, monkeypatch, capsys, *argv)
+    def test_it_fails_under_load_where_it_forks_and_passes_alone(self, fast_launch, verify: Verify) -> None:
+        code, report = verify(fast_launch, "--no-restart")
         assert code == 1
         assert report["counts"] == [0, 7], "chosen for a CPU"
         greedy = outcomes(report, "product-en/greedy")
@@ -62,9 +68,9 @@ class TestFast:
 
 class TestStrict:
     def test_it_passes_everything_and_the_same_again_after_a_restart(
-        self, strict_launch, tmp_path, monkeypatch, capsys
+        self, strict_launch, verify: Verify
     ) -> None:
-        code, report = verify(strict_launch, tmp_path, monkeypatch, capsys, "--times", "1")
+        code, report = verify(strict_launch)
         assert (code, report["outcome"]) == (0, "passed"), outcomes(report)
         for way in ("greedy", "seeded"):
             assert set(outcomes(report, f"product-en/{way}").values()) == {"passed"}
