@@ -17,6 +17,8 @@ from rich.cells import cell_len
 
 from llm_backend.compare import Comparison, receipt_end
 from llm_backend.diagnose import Diagnosis
+from llm_backend.distribution_phrases import distribution_sentences
+from llm_backend.distributions import Distributions
 from llm_backend.engine_changes import EngineChange
 from llm_backend.phrases import (
     check_line,
@@ -49,21 +51,36 @@ Rows = list[tuple[str, str]]
 # -- comparisons -----------------------------------------------------------------------------------
 
 
-def comparison_text(comparison: Comparison, diagnosis: Diagnosis, lang: Language = "en") -> str:
+def comparison_text(
+    comparison: Comparison,
+    diagnosis: Diagnosis,
+    lang: Language = "en",
+    distributions: Distributions | None = None,
+) -> str:
     """The verdict line, the reason, the measurements, what the reader must know, what changed."""
     lines = [str(verdict_line(comparison, lang))]
     lines += [f"  {sentence}" for sentence in _explanation(comparison, diagnosis, lang)]
+    if distributions and (said := distribution_sentences(distributions, lang)):
+        lines += ["", text("heading.distributions", lang), *(f"  {sentence}" for sentence in said)]
     if comparison.engine_changes:
         lines += ["", text("heading.engine_changes", lang)]
         lines += [f"  {line}" for line in _columns(_change_table(comparison.engine_changes, lang))]
     return "\n".join(lines)
 
 
-def comparison_markdown(comparison: Comparison, diagnosis: Diagnosis, lang: Language = "en") -> str:
+def comparison_markdown(
+    comparison: Comparison,
+    diagnosis: Diagnosis,
+    lang: Language = "en",
+    distributions: Distributions | None = None,
+) -> str:
     parts = [f"**{_markdown(str(verdict_line(comparison, lang)))}**"]
     explanation = _explanation(comparison, diagnosis, lang)
     if explanation:
         parts.append("\n".join(f"- {_markdown(sentence)}" for sentence in explanation))
+    if distributions and (said := distribution_sentences(distributions, lang)):
+        parts.append(f"### {text('heading.distributions', lang)}")
+        parts.append("\n".join(f"- {_markdown(sentence)}" for sentence in said))
     if comparison.engine_changes:
         parts += [
             f"### {text('heading.engine_changes', lang)}",
@@ -72,13 +89,19 @@ def comparison_markdown(comparison: Comparison, diagnosis: Diagnosis, lang: Lang
     return "\n\n".join(parts)
 
 
-def comparison_json(comparison: Comparison, diagnosis: Diagnosis, lang: Language = "en") -> str:
+def comparison_json(
+    comparison: Comparison,
+    diagnosis: Diagnosis,
+    lang: Language = "en",
+    distributions: Distributions | None = None,
+) -> str:
     """Everything measured, plus the verdict line as people see it."""
     return _json(
         {
             "summary": str(verdict_line(comparison, lang)),
             "comparison": comparison.model_dump(mode="json"),
             "diagnosis": diagnosis.model_dump(mode="json"),
+            "distributions": distributions and distributions.model_dump(mode="json"),
         }
     )
 

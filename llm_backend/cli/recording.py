@@ -27,6 +27,7 @@ from llm_backend.cli.base import (
 from llm_backend.compare import compare
 from llm_backend.config import Settings, load_settings
 from llm_backend.diagnose import diagnose
+from llm_backend.distributions import measure_distributions
 from llm_backend.errors import EncoreError
 from llm_backend.receipt import Message, Receipt, Sampling
 from llm_backend.record import build_request, record
@@ -109,7 +110,8 @@ def compare_receipts(
 
     recorded, other = run_async(work())
     comparison = compare(recorded, other)
-    print_comparison(comparison, diagnose(comparison, recorded, other, neighbours=None), format)
+    diagnosis = diagnose(comparison, recorded, other, neighbours=None)
+    print_comparison(comparison, diagnosis, format, measure_distributions(recorded, other, comparison))
     sys.exit(exit_code([comparison], level))
 
 

@@ -27,6 +27,8 @@ LAYERS = {
     "llm_backend.compare": CORE,
     "llm_backend.diagnose": CORE,
     "llm_backend.diff": CORE,
+    "llm_backend.distribution_phrases": CORE,
+    "llm_backend.distributions": CORE,
     "llm_backend.engine_changes": CORE,
     "llm_backend.phrases": CORE,
     "llm_backend.render": CORE,
