@@ -12,6 +12,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from llm_backend.errors import ReceiptInvalid, ReceiptNotFound
+from llm_backend.proof import sampling_class
 from llm_backend.receipt import Receipt
 from llm_backend.store.models import ReceiptRow
 
@@ -27,6 +28,7 @@ def encode_receipt(receipt: Receipt) -> dict[str, Any]:
         "completion_tokens": len(receipt.completion.tokens),
         "finish_reason": receipt.completion.finish_reason,
         "fingerprint_digest": receipt.engine.digest,
+        "sampling_class": sampling_class(receipt.request.sampling),
     }
 
 

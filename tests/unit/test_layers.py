@@ -31,6 +31,8 @@ LAYERS = {
     "llm_backend.distributions": CORE,
     "llm_backend.engine_changes": CORE,
     "llm_backend.phrases": CORE,
+    "llm_backend.proof": CORE,
+    "llm_backend.proof_phrases": CORE,
     "llm_backend.render": CORE,
     "llm_backend.repeat_phrases": CORE,
     "llm_backend.run": CORE,
