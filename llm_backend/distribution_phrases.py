@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-from llm_backend.compare import NEAR_TIE
+from llm_backend.compare import NEAR_TIE, Comparison
 from llm_backend.distributions import Distributions, TvBound
 from llm_backend.strings import Language, text
 
@@ -18,6 +18,24 @@ _DIGITS = 2
 def distribution_sentences(found: Distributions, lang: Language = "en") -> list[str]:
     """One sentence each; empty when no position could be compared."""
     return list(_sentences(found, lang)) if found.positions or found.at_fork else []
+
+
+def strip_summary(comparison: Comparison, found: Distributions, lang: Language = "en") -> str:
+    """What the strip chart of a comparison shows, for those who do not see it."""
+    margins, fork = found.margins, comparison.first_divergence
+    parts = [text("strip.positions", lang, n=comparison.compared)]
+    if comparison.level == "tokens":
+        parts.append(text("strip.unknown", lang))
+    elif comparison.drifted_positions:
+        values = {"n": comparison.drifted_positions, "first": comparison.first_drift}
+        parts.append(text("strip.drift", lang, largest=comparison.max_abs_logprob_diff, **values))
+    else:
+        parts.append(text("strip.no_drift", lang))
+    if margins.known:
+        parts.append(text("strip.ties", lang, near=margins.near_ties, exact=margins.exact_ties))
+    if fork:
+        parts.append(text("strip.fork", lang, position=fork.position))
+    return " ".join(parts)
 
 
 def _sentences(found: Distributions, lang: Language) -> Iterator[str]:

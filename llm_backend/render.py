@@ -35,6 +35,8 @@ from llm_backend.phrases import (
     verdict_line,
     verdict_name,
 )
+from llm_backend.proof import Proof
+from llm_backend.proof_phrases import proof_sentence
 from llm_backend.receipt import EngineFingerprint, Receipt, Sampling
 from llm_backend.repeat_phrases import repeat_note, step_lines, step_title
 from llm_backend.run import Run
@@ -249,17 +251,21 @@ def run_dict(run: Run) -> dict[str, Any]:
 # -- receipts and engines --------------------------------------------------------------------------
 
 
-def receipt_text(receipt: Receipt, run: Run | None = None, lang: Language = "en") -> str:
+def receipt_text(
+    receipt: Receipt, run: Run | None = None, lang: Language = "en", proof: Proof | None = None
+) -> str:
     answer = printable(receipt.completion.text) or text("receipt.no_answer", lang)
     parts: list[str] = []
-    for heading, rows in _receipt_sections(receipt, run, lang):
+    for heading, rows in _receipt_sections(receipt, run, lang, proof):
         parts += [heading, *(f"  {line}" for line in _columns(rows)), ""]
     return "\n".join([*parts, text("heading.answer", lang), answer])
 
 
-def receipt_markdown(receipt: Receipt, run: Run | None = None, lang: Language = "en") -> str:
+def receipt_markdown(
+    receipt: Receipt, run: Run | None = None, lang: Language = "en", proof: Proof | None = None
+) -> str:
     parts: list[str] = []
-    for heading, rows in _receipt_sections(receipt, run, lang):
+    for heading, rows in _receipt_sections(receipt, run, lang, proof):
         parts += [f"## {heading}", _labelled_table(rows, lang)]
     answer = receipt.completion.text
     parts.append(f"## {text('heading.answer', lang)}")
@@ -298,7 +304,9 @@ def sampling_rows(sent: Sampling, effective: Sampling, lang: Language = "en") ->
     return rows
 
 
-def _receipt_sections(receipt: Receipt, run: Run | None, lang: Language) -> list[tuple[str, Rows]]:
+def _receipt_sections(
+    receipt: Receipt, run: Run | None, lang: Language, proof: Proof | None
+) -> list[tuple[str, Rows]]:
     completion = receipt.completion
     recorded = len(completion.tokens)
     tokens = f"{recorded:,}"
@@ -319,6 +327,8 @@ def _receipt_sections(receipt: Receipt, run: Run | None, lang: Language) -> list
         summary.append((text("receipt.cached_prompt_tokens", lang), f"{completion.cached_prompt_tokens:,}"))
     if run:
         summary += _timing_rows(run, lang)
+    if proof:
+        summary.append((text("receipt.proof", lang), proof_sentence(proof, lang)))
     messages = [(message.role, message.content) for message in receipt.request.messages]
     return [
         (text("heading.receipt", lang), summary),
