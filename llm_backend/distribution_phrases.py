@@ -40,8 +40,10 @@ def strip_summary(comparison: Comparison, found: Distributions, lang: Language =
 
 def _sentences(found: Distributions, lang: Language) -> Iterator[str]:
     yield from _alternatives(found, lang)
-    if found.largest:
-        yield _bound("largest", found.largest, lang)
+    if found.largest and found.largest_upper is not None:
+        # Where nothing is proven no position stands out; then the bound is the one that holds at all.
+        upper = found.largest.upper if found.largest.lower else found.largest_upper
+        yield _bound("largest", found.largest.model_copy(update={"upper": upper}), lang)
     if found.at_fork:
         yield _bound("fork", found.at_fork, lang)
     if found.largest or found.at_fork:

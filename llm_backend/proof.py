@@ -84,7 +84,7 @@ class Proof(Frozen):
     same: int = 0
     identical: int = 0
     longest_prompt: int = 0
-    """Tokens, among comparisons that came out the same."""
+    """Tokens, among comparisons that came out the same; 0 when the engine does not tell."""
     longest_answer: int = 0
     neighbours: int | None = None
     """`ENOUGH` comparisons (all, when there are fewer) had at least so many; None: load unknown."""

@@ -40,9 +40,10 @@ def proof_sentence(proof: Proof, lang: Language = "en") -> str:
     return sentence
 
 
-def proof_short(proof: Proof, lang: Language = "en") -> str:
+def proof_short(proof: Proof, now: EngineNow, lang: Language = "en") -> str:
     """The same for the quiet line under an answer."""
-    return text(f"proof.short.{proof.state.value}", lang, **_values(proof, lang))
+    short = text(f"proof.short.{proof.state.value}", lang, **_values(proof, lang))
+    return text("proof.short.other_engine", lang, short=short) if now.state == "changed" else short
 
 
 def load_line(load: LoadTally, lang: Language = "en") -> dict[str, str]:
@@ -77,10 +78,10 @@ def told_little(engine: EngineFingerprint, lang: Language = "en") -> str:
 
 def _values(proof: Proof, lang: Language) -> dict[str, str | int | None]:
     count = proof.comparisons
+    lengths = {"prompt": proof.longest_prompt, "answer": proof.longest_answer}
     return {
         "settings": settings_words(proof.settings, lang),
-        "prompt": proof.longest_prompt,
-        "answer": proof.longest_answer,
+        "lengths": text("proof.lengths" if lengths["prompt"] else "proof.lengths.answer", lang, **lengths),
         "load": _load(proof.neighbours, lang, "load"),
         "same": proof.same,
         "different": proof.different,

@@ -30,6 +30,7 @@ from llm_backend.store.models import ComparisonRow, ReceiptRow, RunRow, RunToken
 from llm_backend.store.owner import is_gone, this_process
 from llm_backend.store.proofs import select_seen, to_seen
 from llm_backend.store.receipts import (
+    decode_engine,
     decode_receipt,
     encode_receipt,
     export_document,
@@ -287,7 +288,7 @@ class Store:
             digest = await connection.scalar(query)
         if digest is None:
             raise ReceiptNotFound(f"No receipt of the engine {fingerprint_digest[:19]} is stored.")
-        return (await self.receipt(digest)).engine
+        return await asyncio.to_thread(decode_engine, digest, await self._body(digest))
 
     # -- inside ------------------------------------------------------------------------------------
 

@@ -53,7 +53,7 @@ def proof_view(proof: Proof, recorded: EngineFingerprint, now: EngineNow, lang: 
         "state": proof.state.value,
         "shape": SHAPES[proof.state],
         "sentence": proof_sentence(proof, lang),
-        "short": proof_short(proof, lang),
+        "short": proof_short(proof, now, lang),
         "loads": [load_line(load, lang) for load in proof.loads],
         "caveat": told_little(recorded, lang) if proof.comparisons else "",
         "grey": now.state == "changed",

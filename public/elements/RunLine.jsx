@@ -4,8 +4,8 @@ import { useEffect, useRef, useState } from 'react';
 import { useRecoilValue } from 'recoil';
 import { sessionState } from '@chainlit/react-client';
 
-// What has been proven for this engine, settings and load; struck through, not only paler, when the
-// engine that runs now is another one. The whole sentence is in the panel and in the tooltip.
+// What has been proven for this engine, settings and load, and whether another engine runs now. The
+// whole sentence is in the panel and in the tooltip.
 function ProofMark({ proof }) {
   const sentence = [proof.sentence, proof.engine_sentence].filter(Boolean).join(' ');
   return (
@@ -17,7 +17,7 @@ function ProofMark({ proof }) {
       title={sentence}
     >
       {' · '}
-      <span aria-hidden="true">{proof.shape}</span> <span className="encore-proof-short">{proof.short}</span>
+      <span aria-hidden="true">{proof.shape}</span> {proof.short}
     </span>
   );
 }

@@ -3,7 +3,7 @@
 // drawing costs the same for 30 tokens and for 32,768. Drawn at the width it has, so that its letters
 // keep their size on a phone and on a projector.
 
-const STRIP = { left: 46, right: 14, top: 16, height: 84, axis: 22 };
+const STRIP = { left: 46, right: 14, top: 16, height: 84, axis: 22, thumb: 16 };
 const SUPERSCRIPT = ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'];
 const CHARACTER = 7; // pixels, about, of an axis label's digit
 
@@ -24,16 +24,17 @@ function powerOfTen(exponent) {
   return `10${exponent < 0 ? '⁻' : ''}${[...String(Math.abs(exponent))].map((d) => SUPERSCRIPT[d]).join('')}`;
 }
 
-// A scale over whole powers of ten that hold all `values` and at least [10^low, 10^high]; labelled at
-// most `most` times.
+// A logarithmic scale that holds all `values` and at least [10^low, 10^high], from a power of ten on; its
+// powers of ten are labelled, at most `most` of them.
 function logScale(values, most, low = Infinity, high = -Infinity) {
   const exponents = values.map((value) => Math.log10(value));
   const from = Math.min(low, ...exponents.map(Math.floor));
-  const to = Math.max(high, from + 1, ...exponents.map(Math.ceil));
-  const step = Math.ceil((to - from) / (most - 1));
+  const to = Math.max(high, from + 1, ...exponents);
+  const top = Math.floor(to);
+  const step = Math.max(1, Math.ceil((top - from) / (most - 1)));
   const y = (value) => STRIP.top + STRIP.height * (1 - (Math.log10(value) - from) / (to - from));
   const labels = [];
-  for (let exponent = to; exponent >= from; exponent -= step) {
+  for (let exponent = from; exponent <= top; exponent += step) {
     labels.push([y(10 ** exponent), powerOfTen(exponent)]);
   }
   return { y, labels };
@@ -202,14 +203,17 @@ function reading(t, bucket, fork) {
     const at = count(bucket.margin_at);
     parts.push(t(single ? 'strip.margin_is' : 'strip.margin_least', { x: nats(bucket.margin), at }));
   }
-  if (bucket.near_ties) parts.push(t('strip.ties', { near: bucket.near_ties, exact: bucket.exact_ties }));
-  return `${where}: ${parts.join(' · ')}`;
+  if (single && bucket.near_ties) parts.push(t(bucket.exact_ties ? 'strip.exact' : 'strip.near'));
+  else if (bucket.near_ties) parts.push(t('strip.ties', { near: bucket.near_ties, exact: bucket.exact_ties }));
+  return t('strip.reading', { where, what: parts.join(' · ') });
 }
 
-// What there is to look at first: the fork, else the largest drift.
+// What there is to look at first: the fork, else the largest drift, else the smallest margin.
 function mostTelling(buckets, fork) {
   if (fork !== null) return buckets.length - 1;
-  return buckets.reduce((best, bucket, at) => (bucket.drift > (buckets[best].drift ?? -1) ? at : best), 0);
+  const moved = buckets.some((bucket) => bucket.drift > 0);
+  const weight = (bucket) => (moved ? (bucket.drift ?? 0) : -(bucket.margin ?? Infinity));
+  return buckets.reduce((best, bucket, at) => (weight(bucket) > weight(buckets[best]) ? at : best), 0);
 }
 
 function withFork(strip, fork, margin, nearTie) {
@@ -238,12 +242,13 @@ function Strip({ t, view }) {
     middle: (bucket) => x((bucket.start + bucket.stop) / 2),
     stroke: Math.min(Math.max((inner / buckets.length) * 0.7, 1.2), 10)
   };
+  const [first, last] = [plot.middle(buckets[0]), plot.middle(buckets.at(-1))];
   const longest = count(total).length * CHARACTER * 2.5;
   const footer = niceTicks(total, Math.max(2, Math.min(8, Math.floor(inner / longest))));
   const shared = { t, plot, at, onPoint: setAt };
   const unit = (
     <>
-      (<abbr title={t('diff.nats')}>{t('strip.unit')}</abbr>, {t('strip.log')})
+      (<abbr title={t('diff.nats')}>{t('strip.unit')}</abbr> · {t('strip.log')})
     </>
   );
   return (
@@ -260,8 +265,11 @@ function Strip({ t, view }) {
               <span className="encore-strip-key encore-strip-key-margin" /> {t('strip.margin')} {unit}
             </p>
             <MarginBand {...shared} nearTie={nearTie} footer={footer} />
+            <p className="encore-strip-x">{t('strip.position')}</p>
             <p className="encore-strip-legend">
-              <span>{t('strip.position')}</span>
+              <span>
+                <span className="encore-strip-key encore-strip-key-zone" /> {t('strip.zone', { x: nats(nearTie) })}
+              </span>
               <span>
                 <svg width="12" height="12" aria-hidden="true">
                   <Diamond x={6} y={6} />
@@ -281,6 +289,7 @@ function Strip({ t, view }) {
       <input
         type="range"
         className="encore-strip-slider"
+        style={{ marginLeft: first - STRIP.thumb / 2, width: last - first + STRIP.thumb }}
         min={0}
         max={buckets.length - 1}
         value={at}

@@ -78,7 +78,7 @@ def test_the_badge_grows_with_proof_and_greys_when_the_engine_changes(
     expect(badge).to_have_attribute("data-grey", "true")
     expect(page.get_by_test_id("proof-engine")).to_contain_text("not the one running now: vLLM version")
     expect(page.get_by_test_id("proof-claim")).to_contain_text("1 of 1")
-    expect(mark).to_have_attribute("data-grey", "true")
+    expect(mark).to_contain_text("another engine runs now")
 
 
 def test_a_difference_is_not_hidden_by_many_that_agree(

@@ -15,6 +15,7 @@ from llm_backend.compare import Verdict, compare
 from llm_backend.diagnose import diagnose
 from llm_backend.proof import (
     ENOUGH,
+    EngineNow,
     Proof,
     ProofState,
     Seen,
@@ -28,6 +29,7 @@ from llm_backend.run import Run
 from llm_backend.store import Store
 from llm_backend.store.database import migrate, migrate_down, open_database, writing
 
+SAME = EngineNow(state="same")
 IDENTICAL, DRIFTED, DIVERGED = Verdict.IDENTICAL, Verdict.DRIFTED, Verdict.DIVERGED
 
 
@@ -65,7 +67,8 @@ class TestState:
             "Proven for this engine, greedy, prompts up to 512 and answers up to 300 tokens, up to 32 "
             "neighbours: 40 of 40 identical, so at least 91 % (Wilson 95 %)."
         )
-        assert proof_short(proof) == "proven: 40 of 40, up to 32 neighbours"
+        assert proof_short(proof, SAME) == "proven: 40 of 40, up to 32 neighbours"
+        assert proof_short(proof, EngineNow(state="changed")).endswith("(another engine runs now)")
 
     def test_one_difference_ends_the_claim_and_names_the_load(self) -> None:
         proof = tally_proof(run(), [seen(37), seen(3, DIVERGED, 12)])
@@ -108,6 +111,11 @@ class TestState:
         assert said in proof_sentence(proof)
         assert tally_proof(run(neighbours=4), [seen(40, neighbours=4)]).state is ProofState.PROVEN
 
+    def test_an_engine_that_hides_prompt_lengths_gets_no_claim_about_them(self) -> None:
+        proof = tally_proof(run(prompt_tokens=0), [seen(40, prompt_tokens=0)])
+        assert proof.state is ProofState.PROVEN
+        assert "does not tell how long prompts are" in proof_sentence(proof)
+
     def test_without_a_seed_there_is_nothing_to_prove(self) -> None:
         unseeded = sampling_class(Sampling(temperature=0.8, seed=None))
         assert tally_proof(run(sampling_class=unseeded), [seen(40)]).state is ProofState.UNSEEDED
@@ -117,7 +125,7 @@ class TestState:
     def test_every_state_has_both_forms(self, state: ProofState, lang: Any) -> None:
         proof = Proof(state=state, settings="greedy", comparisons=3, same=2, exceeded=("prompt", "answer"))
         assert proof_sentence(proof, lang)
-        assert proof_short(proof, lang)
+        assert proof_short(proof, SAME, lang)
 
 
 class TestLoad:
