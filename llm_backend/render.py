@@ -14,6 +14,8 @@ from typing import Any
 
 from llm_backend.compare import Comparison, receipt_end
 from llm_backend.diagnose import Diagnosis
+from llm_backend.distribution_phrases import distribution_sentences
+from llm_backend.distributions import Distributions
 from llm_backend.engine_changes import EngineChange
 from llm_backend.layout import columns as _columns
 from llm_backend.layout import fenced as _fenced
@@ -37,6 +39,8 @@ from llm_backend.phrases import (
     verdict_name,
 )
 from llm_backend.probe_phrases import Finding
+from llm_backend.proof import Proof
+from llm_backend.proof_phrases import proof_sentence
 from llm_backend.receipt import EngineFingerprint, Receipt, Sampling
 from llm_backend.repeat_phrases import repeat_note, step_lines, step_title
 from llm_backend.run import Run
@@ -50,21 +54,36 @@ Rows = list[tuple[str, str]]
 # -- comparisons -----------------------------------------------------------------------------------
 
 
-def comparison_text(comparison: Comparison, diagnosis: Diagnosis, lang: Language = "en") -> str:
+def comparison_text(
+    comparison: Comparison,
+    diagnosis: Diagnosis,
+    lang: Language = "en",
+    distributions: Distributions | None = None,
+) -> str:
     """The verdict line, the reason, the measurements, what the reader must know, what changed."""
     lines = [str(verdict_line(comparison, lang))]
     lines += [f"  {sentence}" for sentence in _explanation(comparison, diagnosis, lang)]
+    if distributions and (said := distribution_sentences(distributions, lang)):
+        lines += ["", text("heading.distributions", lang), *(f"  {sentence}" for sentence in said)]
     if comparison.engine_changes:
         lines += ["", text("heading.engine_changes", lang)]
         lines += [f"  {line}" for line in _columns(_change_table(comparison.engine_changes, lang))]
     return "\n".join(lines)
 
 
-def comparison_markdown(comparison: Comparison, diagnosis: Diagnosis, lang: Language = "en") -> str:
+def comparison_markdown(
+    comparison: Comparison,
+    diagnosis: Diagnosis,
+    lang: Language = "en",
+    distributions: Distributions | None = None,
+) -> str:
     parts = [f"**{_markdown(str(verdict_line(comparison, lang)))}**"]
     explanation = _explanation(comparison, diagnosis, lang)
     if explanation:
         parts.append("\n".join(f"- {_markdown(sentence)}" for sentence in explanation))
+    if distributions and (said := distribution_sentences(distributions, lang)):
+        parts.append(f"### {text('heading.distributions', lang)}")
+        parts.append("\n".join(f"- {_markdown(sentence)}" for sentence in said))
     if comparison.engine_changes:
         parts += [
             f"### {text('heading.engine_changes', lang)}",
@@ -73,13 +92,19 @@ def comparison_markdown(comparison: Comparison, diagnosis: Diagnosis, lang: Lang
     return "\n\n".join(parts)
 
 
-def comparison_json(comparison: Comparison, diagnosis: Diagnosis, lang: Language = "en") -> str:
+def comparison_json(
+    comparison: Comparison,
+    diagnosis: Diagnosis,
+    lang: Language = "en",
+    distributions: Distributions | None = None,
+) -> str:
     """Everything measured, plus the verdict line as people see it."""
     return _json(
         {
             "summary": str(verdict_line(comparison, lang)),
             "comparison": comparison.model_dump(mode="json"),
             "diagnosis": diagnosis.model_dump(mode="json"),
+            "distributions": distributions and distributions.model_dump(mode="json"),
         }
     )
 
@@ -244,17 +269,21 @@ def run_dict(run: Run) -> dict[str, Any]:
 # -- receipts and engines --------------------------------------------------------------------------
 
 
-def receipt_text(receipt: Receipt, run: Run | None = None, lang: Language = "en") -> str:
+def receipt_text(
+    receipt: Receipt, run: Run | None = None, lang: Language = "en", proof: Proof | None = None
+) -> str:
     answer = printable(receipt.completion.text) or text("receipt.no_answer", lang)
     parts: list[str] = []
-    for heading, rows in _receipt_sections(receipt, run, lang):
+    for heading, rows in _receipt_sections(receipt, run, lang, proof):
         parts += [heading, *(f"  {line}" for line in _columns(rows)), ""]
     return "\n".join([*parts, text("heading.answer", lang), answer])
 
 
-def receipt_markdown(receipt: Receipt, run: Run | None = None, lang: Language = "en") -> str:
+def receipt_markdown(
+    receipt: Receipt, run: Run | None = None, lang: Language = "en", proof: Proof | None = None
+) -> str:
     parts: list[str] = []
-    for heading, rows in _receipt_sections(receipt, run, lang):
+    for heading, rows in _receipt_sections(receipt, run, lang, proof):
         parts += [f"## {heading}", _labelled_table(rows, lang)]
     answer = receipt.completion.text
     parts.append(f"## {text('heading.answer', lang)}")
@@ -293,7 +322,9 @@ def sampling_rows(sent: Sampling, effective: Sampling, lang: Language = "en") ->
     return rows
 
 
-def _receipt_sections(receipt: Receipt, run: Run | None, lang: Language) -> list[tuple[str, Rows]]:
+def _receipt_sections(
+    receipt: Receipt, run: Run | None, lang: Language, proof: Proof | None
+) -> list[tuple[str, Rows]]:
     completion = receipt.completion
     recorded = len(completion.tokens)
     tokens = f"{recorded:,}"
@@ -314,6 +345,8 @@ def _receipt_sections(receipt: Receipt, run: Run | None, lang: Language) -> list
         summary.append((text("receipt.cached_prompt_tokens", lang), f"{completion.cached_prompt_tokens:,}"))
     if run:
         summary += _timing_rows(run, lang)
+    if proof:
+        summary.append((text("receipt.proof", lang), proof_sentence(proof, lang)))
     messages = [(message.role, message.content) for message in receipt.request.messages]
     return [
         (text("heading.receipt", lang), summary),

@@ -45,6 +45,8 @@ class Run:
     completion_tokens: int | None = None
     finish_reason: str | None = None
     fingerprint_digest: str | None = None
+    sampling_class: str | None = None
+    """Settings that count as the same when it comes to proof; see `proof.sampling_class`."""
     verdict: str | None = None
     """Of the latest comparison in which this run was the candidate."""
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from llm_backend import render
 from llm_backend.compare import Comparison, Verdict
 from llm_backend.diagnose import Diagnosis
+from llm_backend.distributions import Distributions
 from llm_backend.errors import EncoreError
 
 REPRODUCED, NOT_REPRODUCED, UNDECIDED = 0, 1, 2
@@ -83,10 +84,12 @@ def exit_code(comparisons: list[Comparison], level: Level) -> int:
     return NOT_REPRODUCED if verdicts & different else REPRODUCED
 
 
-def print_comparison(comparison: Comparison, diagnosis: Diagnosis, format: Format) -> None:
+def print_comparison(
+    comparison: Comparison, diagnosis: Diagnosis, format: Format, distributions: Distributions
+) -> None:
     if format is Format.JSON:
-        print(render.comparison_json(comparison, diagnosis))
+        print(render.comparison_json(comparison, diagnosis, distributions=distributions))
     elif format is Format.MARKDOWN:
-        print(render.comparison_markdown(comparison, diagnosis))
+        print(render.comparison_markdown(comparison, diagnosis, distributions=distributions))
     else:
-        print(render.comparison_text(comparison, diagnosis))
+        print(render.comparison_text(comparison, diagnosis, distributions=distributions))

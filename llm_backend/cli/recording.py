@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from llm_backend import render
-from llm_backend.access import find_receipt, open_engine, open_store
+from llm_backend.access import find_receipt, open_engine, open_store, receipt_file
 from llm_backend.cli.base import (
     CLI_CHAT,
     EngineOption,
@@ -27,7 +27,9 @@ from llm_backend.cli.base import (
 from llm_backend.compare import compare
 from llm_backend.config import Settings, load_settings
 from llm_backend.diagnose import diagnose
+from llm_backend.distributions import measure_distributions
 from llm_backend.errors import EncoreError
+from llm_backend.proof import Proof, tally_proof
 from llm_backend.receipt import Message, Receipt, Sampling
 from llm_backend.record import build_request, record
 from llm_backend.sampling import parse_sampling
@@ -109,7 +111,8 @@ def compare_receipts(
 
     recorded, other = run_async(work())
     comparison = compare(recorded, other)
-    print_comparison(comparison, diagnose(comparison, recorded, other, neighbours=None), format)
+    diagnosis = diagnose(comparison, recorded, other, neighbours=None)
+    print_comparison(comparison, diagnosis, format, measure_distributions(recorded, other, comparison))
     sys.exit(exit_code([comparison], level))
 
 
@@ -135,14 +138,23 @@ def list_runs(
 
 @app.command()
 def show(receipt: ReceiptArgument, format: FormatOption = Format.TEXT) -> None:
-    """Show one receipt: settings as sent and effective, engine, answer."""
-    recorded = run_async(find_receipt(load_settings(), receipt))
+    """Show one receipt: settings as sent and effective, engine, answer, and what has been proven for it."""
+    recorded, proof = run_async(_with_proof(load_settings(), receipt))
     if format is Format.JSON:
         print(recorded.to_json())
     elif format is Format.MARKDOWN:
-        print(render.receipt_markdown(recorded))
+        print(render.receipt_markdown(recorded, proof=proof))
     else:
-        print(render.receipt_text(recorded))
+        print(render.receipt_text(recorded, proof=proof))
+
+
+async def _with_proof(settings: Settings, name: str) -> tuple[Receipt, Proof | None]:
+    """A file is shown without looking into any database, so nothing is known to be proven for it."""
+    if (recorded := receipt_file(name)) is not None:
+        return recorded, None
+    async with open_store(settings) as store:
+        run = await store.run_by_digest_prefix(name)
+        return await store.receipt_of(run.id), tally_proof(run, await store.seen(run))
 
 
 @app.command()

@@ -30,6 +30,7 @@ from llm_backend.cli.base import (
 )
 from llm_backend.compare import Comparison
 from llm_backend.config import Settings, load_settings
+from llm_backend.distributions import measure_distributions
 from llm_backend.load import parse_neighbours
 from llm_backend.repeat import Repetition
 from llm_backend.repeat_phrases import progress_line
@@ -83,7 +84,9 @@ async def _replay(settings: Settings, name: str, url: str | None, format: Format
                 on_tokens=show,
                 calibrations=_calibrations(settings),
             )
-        print_comparison(result.comparison, result.diagnosis, format)
+        recorded, replayed = await store.receipt_of(reference.id), await store.receipt_of(result.run.id)
+    distributions = measure_distributions(recorded, replayed, result.comparison)
+    print_comparison(result.comparison, result.diagnosis, format, distributions)
     return result.comparison
 
 

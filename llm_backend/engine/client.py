@@ -289,6 +289,12 @@ class EngineClient:
             identity = await self.identity()
             if identity.max_model_len is not None:
                 return PromptTooLong(None, max_tokens, identity.max_model_len)
+        if limit := re.search(r"logprobs of (\d+),? which is greater than max allowed: (\d+)", message):
+            return EngineRejected(
+                f"{limit[1]} alternatives per token were asked for; this engine gives at most {limit[2]}.",
+                f"Set alternatives per token (top_logprobs) to {limit[2]} or less, or start the engine with "
+                f"--max-logprobs {limit[1]}.",
+            )
         if error.status_code in (401, 403):
             return EngineRejected("The engine refused the key.", "Set ENCORE_API_KEY to the engine's key.")
         return EngineRejected(

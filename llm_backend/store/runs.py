@@ -87,6 +87,7 @@ def select_runs() -> AnySelect:
         ReceiptRow.completion_tokens,
         ReceiptRow.finish_reason,
         ReceiptRow.fingerprint_digest,
+        ReceiptRow.sampling_class,
         verdict.label("verdict"),
     ).outerjoin(ReceiptRow, ReceiptRow.digest == RunRow.digest)
 

@@ -24,7 +24,7 @@ from llm_backend.engine.embedded import EMBEDDED_MODEL
 from llm_backend.errors import EncoreError, EngineError, ReceiptNotFound
 from llm_backend.receipt import EngineFingerprint, GenerationRequest, Receipt, TokenRecord
 from llm_backend.strings import Language, catalogue, pick_language, text
-from llm_backend.ui import metrics, views
+from llm_backend.ui import metrics, proof, views
 from llm_backend.ui.backend import backend
 from llm_backend.ui.engine_watch import status_sentence
 from llm_backend.ui.panel import TITLES
@@ -48,6 +48,7 @@ _comparisons: dict[tuple[str, Language], dict[str, Any]] = {}
 def add_routes(app: FastAPI) -> None:
     """Serve the routes of this module; what they raise becomes one sentence."""
     app.include_router(router)
+    app.include_router(proof.router)
     app.add_exception_handler(EncoreError, _refused)
 
 

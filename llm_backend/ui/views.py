@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from llm_backend.compare import NEAR_TIE
 from llm_backend.diagnose import Cause
 from llm_backend.diff import diff_window
+from llm_backend.distribution_phrases import distribution_sentences, strip_summary
+from llm_backend.distributions import measure_distributions
 from llm_backend.engine.profiles import explain
 from llm_backend.phrases import (
     diagnosis_sentence,
@@ -129,6 +132,7 @@ def comparison_view(
     """
     comparison = stored.comparison
     fork = comparison.first_divergence
+    distributions = measure_distributions(reference, candidate, comparison)
     return {
         **replay_item(stored, lang),
         "reference_run": stored.reference_run_id,
@@ -150,6 +154,9 @@ def comparison_view(
             for change in comparison.engine_changes
         ],
         "window": diff_window(reference, candidate, comparison, names=names),
+        "strip_summary": strip_summary(comparison, distributions, lang),
+        "distributions": distribution_sentences(distributions, lang),
+        "near_tie": NEAR_TIE,
     }
 
 

@@ -206,3 +206,37 @@ def test_doctor_without_an_engine_is_undecided(encore: Encore) -> None:
     code, out, _ = encore("doctor", "--engine", "http://127.0.0.1:9")
     assert code == 2
     assert "unreachable" in out
+
+
+def test_more_alternatives_than_the_engine_gives_is_refused_with_its_limit(
+    encore: Encore, engine_script: Script
+) -> None:
+    said = "Requested sample logprobs of 12, which is greater than max allowed: 5"
+    engine_script.enqueue(Reply(status=400, error=said))
+    code, _, err = encore("ask", "2+2?", "--top-logprobs", "12")
+    assert code == 2
+    assert "12 alternatives per token were asked for; this engine gives at most 5." in err
+    assert json.loads(encore("list", "--format", "json")[1]) == []
+
+
+def test_the_comparison_report_has_the_recorded_alternatives(encore: Encore, engine_script: Script) -> None:
+    encore("ask", "2+2?")
+    digest = digest_of(encore)
+    engine_script.enqueue(Reply(drift=-0.001))
+    code, out, _ = encore("replay", digest)
+    assert code == 1
+    assert "Recorded alternatives" in out
+    assert "Total variation" in out
+    _, out, _ = encore("compare", digest, digest_of(encore), "--format", "json")
+    found = json.loads(out, parse_constant=pytest.fail)["distributions"]
+    assert found["measured"] == found["positions"] > 0
+    assert found["max_abs_diff"] == pytest.approx(0.001)
+    assert found["largest"]["lower"] <= found["largest"]["upper"]
+
+
+def test_without_alternatives_the_report_says_so(encore: Encore) -> None:
+    encore("ask", "2+2?", "--top-logprobs", "0")
+    digest = digest_of(encore)
+    code, out, _ = encore("compare", digest, digest)
+    assert code == 0
+    assert "No alternatives were recorded" in out
