@@ -1,11 +1,13 @@
 """Replay a receipt many times, alone and among neighbours, and tally what came back.
 
 Every replay is recorded and compared as a single one is (`replay`). Cancelling or an engine error ends
-the sweep; `Repetition.report` has what was measured until then.
+the sweep; `Repetition.report` has what was measured until then, and the store keeps it as a finding
+about the recorded run.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 
@@ -58,11 +60,15 @@ class Repetition:
         recorded = await self._store.receipt_of(self._reference.id)
         identity = await self._engine.identity()
         self._started = time.monotonic()
-        for count in self._counts:
-            async with neighbours(
-                self._engine, identity, recorded.request, count=count, shape=self._shape
-            ) as load:
-                await self._step(recorded, identity, load, count)
+        try:
+            for count in self._counts:
+                async with neighbours(
+                    self._engine, identity, recorded.request, count=count, shape=self._shape
+                ) as load:
+                    await self._step(recorded, identity, load, count)
+        finally:
+            if self._steps:  # cancelled twice, it is kept all the same
+                await asyncio.shield(self._store.add_finding(self._reference.id, self.report))
         return self.report
 
     async def _step(self, recorded: Receipt, identity: EngineFingerprint, load: Load, count: int) -> None:

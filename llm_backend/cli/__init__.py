@@ -12,7 +12,17 @@ from llm_backend.cli import benching, isolating, offline, probing, recording, re
 from llm_backend.cli.base import app, fail
 from llm_backend.errors import EncoreError
 
-__all__ = ["benching", "isolating", "main", "offline", "probing", "recording", "replaying", "system", "verifying"]
+__all__ = [
+    "benching",
+    "isolating",
+    "main",
+    "offline",
+    "probing",
+    "recording",
+    "replaying",
+    "system",
+    "verifying",
+]
 
 
 def main(argv: list[str] | None = None) -> None:

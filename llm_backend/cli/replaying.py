@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from llm_backend import render
-from llm_backend.access import find_receipt, find_run, open_engine, open_store
-from llm_backend.check import Calibrations
+from llm_backend.access import find_run, open_calibrations, open_engine, open_store, receipt_file
 from llm_backend.check import check as check_receipt
 from llm_backend.cli.base import (
     CLI_CHAT,
@@ -32,6 +31,7 @@ from llm_backend.compare import Comparison
 from llm_backend.config import Settings, load_settings
 from llm_backend.distributions import measure_distributions
 from llm_backend.load import parse_neighbours
+from llm_backend.receipt import Receipt
 from llm_backend.repeat import Repetition
 from llm_backend.repeat_phrases import progress_line
 from llm_backend.replay import replay as replay_run
@@ -82,7 +82,7 @@ async def _replay(settings: Settings, name: str, url: str | None, format: Format
                 reference,
                 chat_id=CLI_CHAT,
                 on_tokens=show,
-                calibrations=_calibrations(settings),
+                calibrations=open_calibrations(settings),
             )
         recorded, replayed = await store.receipt_of(reference.id), await store.receipt_of(result.run.id)
     distributions = measure_distributions(recorded, replayed, result.comparison)
@@ -138,7 +138,18 @@ def check(receipt: ReceiptArgument, engine: EngineOption = None, format: FormatO
 
 
 async def _check(settings: Settings, name: str, url: str | None) -> Check:
-    recorded = await find_receipt(settings, name)
+    """A receipt file is checked without the store; for a stored run, its panel shows the result too."""
+    if (recorded := receipt_file(name)) is not None:
+        return await _check_receipt(settings, recorded, url)
+    async with open_store(settings) as store:
+        run = await store.run_by_digest_prefix(name)
+        result = await _check_receipt(settings, await store.receipt_of(run.id), url)
+        await store.add_finding(run.id, result)
+    return result
+
+
+async def _check_receipt(settings: Settings, recorded: Receipt, url: str | None) -> Check:
+    calibrations = open_calibrations(settings)
     async with open_engine(settings, url) as client:
         with progress.status("checking") as status:
 
@@ -146,8 +157,4 @@ async def _check(settings: Settings, name: str, url: str | None) -> Check:
                 doing = "checking" if stage == "check" else "measuring this engine's tolerance, once"
                 status.update(f"{doing}: {done} of {total} tokens")
 
-            return await check_receipt(client, recorded, _calibrations(settings), on_progress=show)
-
-
-def _calibrations(settings: Settings) -> Calibrations:
-    return Calibrations(settings.data_dir / "calibrations.json")
+            return await check_receipt(client, recorded, calibrations, on_progress=show)

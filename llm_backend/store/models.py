@@ -113,3 +113,16 @@ class ComparisonRow(Base):
     created_at: Mapped[datetime]
     body: Mapped[str]
     """JSON of the comparison and its diagnosis."""
+
+
+class FindingRow(Base):
+    """What a repetition or a check of a run came to."""
+
+    __tablename__ = "findings"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), index=True)
+    kind: Mapped[str]
+    created_at: Mapped[datetime]
+    body: Mapped[str]
+    """JSON; see `findings.py`."""

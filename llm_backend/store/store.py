@@ -24,9 +24,11 @@ from llm_backend.errors import ReceiptNotFound, StoreError
 from llm_backend.proof import Seen
 from llm_backend.receipt import EngineFingerprint, GenerationRequest, Receipt, TokenRecord
 from llm_backend.run import Run
+from llm_backend.scoring import Check
 from llm_backend.store.comparisons import StoredComparison, comparison_values, to_comparison
 from llm_backend.store.database import open_database, refusals_as_sentences, writing
-from llm_backend.store.models import ComparisonRow, ReceiptRow, RunRow, RunTokensRow
+from llm_backend.store.findings import StoredFinding, finding_values, to_finding
+from llm_backend.store.models import ComparisonRow, FindingRow, ReceiptRow, RunRow, RunTokensRow
 from llm_backend.store.owner import is_gone, this_process
 from llm_backend.store.proofs import select_seen, to_seen
 from llm_backend.store.receipts import (
@@ -39,6 +41,7 @@ from llm_backend.store.receipts import (
     token_dicts,
 )
 from llm_backend.store.runs import dump_chunk, recovered_receipt, run_values, select_runs, to_run
+from llm_backend.tally import RepeatReport
 
 BUSY_TIMEOUT_S = 10.0
 """How long a transaction waits for another process's write lock (SQLite)."""
@@ -172,12 +175,19 @@ class Store:
             return await _run(connection, run_id)
 
     async def runs(
-        self, chat_id: str | None = None, *, limit: int = 50, before: str | None = None
+        self,
+        chat_id: str | None = None,
+        *,
+        limit: int = 50,
+        before: str | None = None,
+        replays: bool = True,
     ) -> list[Run]:
         """Newest first, of one chat or of all; `before` is the id of the last run of the page above."""
         query = select_runs().order_by(RunRow.started_at.desc(), RunRow.id.desc()).limit(limit)
         if chat_id is not None:
             query = query.where(RunRow.chat_id == chat_id)
+        if not replays:
+            query = query.where(RunRow.kind != "replay")
         async with self._read() as connection:
             if before is not None:
                 last = await _run(connection, before)
@@ -289,6 +299,31 @@ class Store:
         if digest is None:
             raise ReceiptNotFound(f"No receipt of the engine {fingerprint_digest[:19]} is stored.")
         return await asyncio.to_thread(decode_engine, digest, await self._body(digest))
+
+    # -- findings ----------------------------------------------------------------------------------
+
+    async def add_finding(self, run_id: str, found: RepeatReport | Check) -> str:
+        """Keep what a repetition or a check of a stored run came to; returns its id."""
+        values = await asyncio.to_thread(finding_values, run_id, found)
+        async with self._write() as connection:
+            await connection.execute(insert(FindingRow).values(values))
+        return str(values["id"])
+
+    async def findings(
+        self, run_id: str, *, kind: Literal["repeat", "check"] | None = None, limit: int = 20
+    ) -> list[StoredFinding]:
+        """Of one run, of one kind or of all, newest first."""
+        query = (
+            select(FindingRow)
+            .where(FindingRow.run_id == run_id)
+            .order_by(FindingRow.created_at.desc(), FindingRow.id)
+            .limit(limit)
+        )
+        if kind is not None:
+            query = query.where(FindingRow.kind == kind)
+        async with self._read() as connection:
+            rows = (await connection.execute(query)).all()
+        return await asyncio.to_thread(lambda: [to_finding(row) for row in rows])
 
     # -- inside ------------------------------------------------------------------------------------
 

@@ -70,17 +70,6 @@ def run_item(run: Run, lang: Language) -> dict[str, Any]:
     }
 
 
-def run_line(run: Run, replays: list[StoredComparison], lang: Language) -> dict[str, Any]:
-    """The quiet line under an answer, with the latest replay's verdict."""
-    return {
-        "id": run.id,
-        "status": run.status,
-        "digest": run.digest,
-        "summary": run_summary(run, lang),
-        "replay": replay_item(replays[0], lang) if replays else None,
-    }
-
-
 def replay_item(stored: StoredComparison, lang: Language) -> dict[str, Any]:
     """One replay in a list: its verdict in words."""
     line = verdict_line(stored.comparison, lang)
@@ -100,22 +89,25 @@ def run_view(
     run: Run,
     request: GenerationRequest,
     engine: EngineFingerprint,
-    replays: list[StoredComparison],
+    cached_prompt_tokens: int | None,
     lang: Language,
     bench: Bench | None = None,
 ) -> dict[str, Any]:
-    """Everything the panel says about one run; `bench`: what profiles were measured to cost here."""
+    """Everything the panel says about one run but what was found out about it later.
+
+    `bench`: what profiles were measured to cost here.
+    """
     return {
         **run_item(run, lang),
         "seed": None if run.seed is None else str(run.seed),
         "greedy": run.greedy,
-        "facts": _facts(run, lang),
+        "facts": _facts(run, cached_prompt_tokens, lang),
+        "duration_s": run.duration_s,
         "settings": _settings(request.sampling, request.effective, lang),
         "messages": [message.model_dump() for message in request.messages],
         "tokens": run.completion_tokens,
         "fingerprint": short_digest(engine.digest),
         "engine": _engine(engine, lang, bench),
-        "replays": [replay_item(stored, lang) for stored in replays],
     }
 
 
@@ -171,9 +163,10 @@ def _explanation(stored: StoredComparison, lang: Language) -> list[str]:
     return [sentence for sentence in (reason, *said, *more) if sentence]
 
 
-def _facts(run: Run, lang: Language) -> list[dict[str, str]]:
+def _facts(run: Run, cached_prompt_tokens: int | None, lang: Language) -> list[dict[str, str]]:
     facts: list[tuple[str, str | None]] = [
         ("prompt_tokens", f"{run.prompt_tokens:,}" if run.prompt_tokens else None),
+        ("cached_prompt_tokens", None if cached_prompt_tokens is None else f"{cached_prompt_tokens:,}"),
         ("completion_tokens", None if run.completion_tokens is None else f"{run.completion_tokens:,}"),
         ("ttft", None if run.ttft_s is None else duration(run.ttft_s)),
         ("duration", None if run.duration_s is None else duration(run.duration_s)),
@@ -186,7 +179,7 @@ def _facts(run: Run, lang: Language) -> list[dict[str, str]]:
     ]
     if run.tokens_per_second is not None:
         speed = text("run.speed", lang, speed=run.tokens_per_second)
-        shown.insert(2, {"key": "speed", "label": text("panel.speed", lang), "value": speed})
+        shown.insert(3, {"key": "speed", "label": text("panel.speed", lang), "value": speed})
     return shown
 
 

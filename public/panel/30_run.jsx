@@ -56,7 +56,7 @@ function Sent({ t, messages }) {
   );
 }
 
-function Run({ t, run, busy, onReplay }) {
+function Run({ t, run, busy, onAct }) {
   const digests = [
     { key: 'digest', label: t('digest'), value: run.digest.replace('sha256:', '').slice(0, 12) },
     { key: 'fingerprint', label: t('fingerprint'), value: run.fingerprint }
@@ -74,10 +74,19 @@ function Run({ t, run, busy, onReplay }) {
           type="button"
           className="encore-button encore-primary"
           disabled={busy}
-          onClick={onReplay}
+          onClick={() => onAct('replay')}
           data-testid="panel-replay"
         >
           {t('run.replay')}
+        </button>
+        <button
+          type="button"
+          className="encore-button"
+          disabled={busy}
+          onClick={() => onAct('check')}
+          data-testid="panel-check"
+        >
+          {t('run.check')}
         </button>
         <a
           className="encore-button"
@@ -93,40 +102,6 @@ function Run({ t, run, busy, onReplay }) {
         <Settings t={t} settings={run.settings} />
       </details>
       <Sent t={t} messages={run.messages} />
-    </Section>
-  );
-}
-
-function Replays({ t, run, progress, stopped, chosen, onChoose }) {
-  return (
-    <Section id="replays" title={t('replays')}>
-      {progress ? (
-        <div className="encore-progress" role="status" data-testid="replay-progress">
-          {t('replaying', { done: count(progress.done), recorded: count(progress.recorded) })}
-          <progress value={progress.done} max={Math.max(progress.recorded, progress.done, 1)} />
-        </div>
-      ) : null}
-      {stopped ? <p data-testid="replay-stopped">{t('replay_stopped')}</p> : null}
-      {!run.replays.length && !progress ? <p className="encore-quiet">{t('replays.none')}</p> : null}
-      <ul className="encore-list" data-testid="replay-list">
-        {run.replays.map((replay) => (
-          <li key={replay.id}>
-            <button
-              type="button"
-              className="encore-item"
-              aria-pressed={replay.id === chosen}
-              onClick={() => onChoose(replay.id)}
-              data-testid="replay-item"
-              data-verdict={replay.verdict}
-            >
-              <Verdict replay={replay} testid="replay-verdict" />
-              <time className="encore-quiet" dateTime={replay.at}>
-                {new Date(replay.at).toLocaleTimeString()}
-              </time>
-            </button>
-          </li>
-        ))}
-      </ul>
     </Section>
   );
 }

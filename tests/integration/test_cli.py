@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +10,13 @@ from pathlib import Path
 import pytest
 from scripted_engine import DEFAULT_TEXT, Reply, Script
 
+from llm_backend.access import open_store
 from llm_backend.cli import main
+from llm_backend.config import load_settings
 from llm_backend.receipt import parse_receipt
+from llm_backend.scoring import Check, CheckVerdict
+from llm_backend.store import StoredFinding
+from llm_backend.tally import RepeatReport
 
 Encore = Callable[..., tuple[int, str, str]]
 
@@ -137,6 +143,23 @@ def test_probe_says_what_it_tried_and_exits_by_what_it_found(encore: Encore, eng
     code, out, _ = encore("probe", "--format", "markdown")
     assert code == 2
     assert "**? Prefix cache: undecided.**" in out
+
+
+def test_what_a_sweep_and_a_check_found_is_kept_with_the_run(encore: Encore) -> None:
+    encore("ask", "Hello")
+    digest = digest_of(encore)
+    encore("replay", digest, "--times", "2")
+    encore("check", digest)
+
+    async def kept() -> list[StoredFinding]:
+        async with open_store(load_settings()) as store:
+            return await store.findings((await store.run_by_digest_prefix(digest)).id)
+
+    checked, repeated = (finding.found for finding in asyncio.run(kept()))
+    assert isinstance(checked, Check)
+    assert checked.verdict is CheckVerdict.BIT_EXACT
+    assert isinstance(repeated, RepeatReport)
+    assert [step.identical for step in repeated.steps] == [2]
 
 
 def test_an_exported_receipt_can_be_compared_and_replayed_elsewhere(

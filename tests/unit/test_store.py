@@ -19,8 +19,10 @@ from llm_backend.compare import Verdict, compare
 from llm_backend.diagnose import diagnose
 from llm_backend.errors import ReceiptInvalid, ReceiptNotFound, StoreError
 from llm_backend.receipt import Receipt, Status, TokenRecord, parse_receipt
+from llm_backend.scoring import Calibration, Check, TokenScore, judge, score
 from llm_backend.store import QUESTION_LENGTH, Run, Store
 from llm_backend.store import store as store_module
+from llm_backend.tally import Branch, ForkPoint, LoadSeen, Repeat, RepeatReport, Shape, Step
 
 AWKWARD = "CRLF\r\n U+2028\u2028 nul\x00 𠮷×2 naïve 👩‍🔬"
 
@@ -289,6 +291,12 @@ class TestListing:
         assert len(listed) == 5
         assert set(listed) == made
 
+    async def test_replays_can_be_left_out(self, store: Store) -> None:
+        asked = await recorded(store)
+        await recorded(store, kind="replay", reference_run_id=asked.id)
+        assert len(await store.runs()) == 2
+        assert [run.id for run in await store.runs(replays=False)] == [asked.id]
+
 
 class TestComparisons:
     async def compared(self, store: Store, reference: Run, candidate: Receipt) -> tuple[Run, str]:
@@ -319,6 +327,57 @@ class TestComparisons:
         run, _ = await self.compared(store, reference, receipt([1]))
         assert (await store.run(run.id)).verdict == Verdict.DIVERGED.value
         assert (await store.run(reference.id)).verdict is None
+
+
+def chain(forks: int) -> ForkPoint:
+    """As many answers as there are forks, each leaving the recorded one at another position."""
+    fork: ForkPoint | None = None
+    for position in reversed(range(forks)):
+        away = Branch(token=token(99), runs=1, recorded=False)
+        along = Branch(token=token(7), runs=forks - position, recorded=True, fork=fork)
+        fork = ForkPoint(position=position, branches=(along, away))
+    assert fork is not None
+    return fork
+
+
+class TestFindings:
+    def repeated(self, fork: ForkPoint | None = None) -> RepeatReport:
+        candidate = receipt([7, 99])
+        comparison = compare(receipt(), candidate)
+        diagnosis = diagnose(comparison, receipt(), candidate, neighbours=4)
+        repeat = Repeat(run_id="r", digest="sha256:d", comparison=comparison, diagnosis=diagnosis)
+        step = Step(load=LoadSeen(asked=4, shape=Shape.SAME, most=4), repeats=(repeat,), fork=fork)
+        alone = step.model_copy(update={"load": LoadSeen(asked=0, shape=None), "fork": None})
+        return RepeatReport(digest="sha256:d", times=3, planned=(0, 4), steps=(alone, step))
+
+    def checked(self) -> Check:
+        positions = score(receipt().completion.tokens, [TokenScore(-0.5, -0.25, 2), None])
+        calibration = Calibration(engine="sha256:e", positions=128, largest=0.2)
+        return judge(receipt(), ENGINE, positions, calibration)
+
+    async def test_all_that_was_found_comes_back_newest_first(self, store: Store) -> None:
+        run = await recorded(store)
+        first = await store.add_finding(run.id, self.repeated(chain(3)))
+        second = await store.add_finding(run.id, self.checked())
+        assert [(kept.id, kept.run_id, kept.found) for kept in await store.findings(run.id)] == [
+            (second, run.id, self.checked()),
+            (first, run.id, self.repeated(chain(3))),
+        ]
+        assert [kept.id for kept in await store.findings(run.id, limit=1)] == [second]
+        assert [kept.id for kept in await store.findings(run.id, kind="repeat", limit=1)] == [first]
+
+    async def test_a_hundred_answers_that_all_differ_are_no_deeper_than_two(self, store: Store) -> None:
+        run = await recorded(store)
+        await store.add_finding(run.id, self.repeated(chain(100)))
+        (kept,) = await store.findings(run.id)
+        assert isinstance(kept.found, RepeatReport)
+        assert kept.found.steps[1].distinct == 101
+
+    async def test_belong_to_a_stored_run(self, store: Store) -> None:
+        other = await recorded(store, receipt([1]))
+        assert await store.findings(other.id) == []
+        with pytest.raises(StoreError):
+            await store.add_finding("nowhere", self.checked())
 
 
 class TestConcurrentWriters:

@@ -17,7 +17,7 @@ from llm_backend.store.models import Base
 
 T = TypeVar("T")
 
-TABLES = {"receipts", "runs", "run_tokens", "comparisons"}
+TABLES = {"receipts", "runs", "run_tokens", "comparisons", "findings"}
 
 
 @pytest.fixture

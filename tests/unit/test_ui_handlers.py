@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from scripted_engine import Reply, Script
 from ui_chat import Chat, chat_session
 
 from llm_backend.config import Settings
+from llm_backend.scoring import Check, CheckVerdict
+from llm_backend.tally import RepeatReport
 from llm_backend.ui import handlers
 from llm_backend.ui.backend import Backend, running_backend
 from llm_backend.ui.session import current_session
@@ -58,6 +61,20 @@ async def stop(task: asyncio.Task[str]) -> None:
         await task
 
 
+def press_stop() -> None:
+    """On work that a button began."""
+    task = cl.context.session.current_task
+    assert task is not None
+    task.cancel()
+
+
+async def ended(chat: Chat) -> dict[str, object]:
+    """How the work that a button began came to its end; there is one such work in each test's chat."""
+    await until(lambda: len(chat.of("task_end")) == len(chat.of("task_start")) > 0)
+    (told,) = chat.news("ended")
+    return dict(told)
+
+
 def sent(script: Script) -> list[dict[str, object]]:
     return [json.loads(body) for body in script.bodies]
 
@@ -78,7 +95,9 @@ class TestAsking:
         (line,) = [element for element in chat.of("element") if element["name"] == "RunLine"]
         (run,) = chat.news("run")
         assert line["props"] == {"run": run["run"], "note": ""}
-        assert [a["payload"] for a in chat.actions("replay")] == [{"run": run["run"]}]
+        for name in (handlers.REPLAY, handlers.CHECK, handlers.REPEAT, handlers.SHOW):
+            (button,) = chat.actions(name)
+            assert button["payload"] == {"run": run["run"]}, "ids only"
 
     async def test_records_the_raw_text(self, chat: Chat, backend: Backend) -> None:
         await ask("What is 235 × 478?")
@@ -232,11 +251,8 @@ class TestWaiting:
 
 class TestReplaying:
     async def replayed(self, chat: Chat, run: str) -> dict[str, object]:
-        seen = len(chat.news("replayed"))
         await handlers.replay_run(run)
-        await until(lambda: len(chat.of("task_end")) == len(chat.of("task_start")) > 0)
-        assert len(chat.news("replayed")) == seen + 1
-        return chat.news("replayed")[-1]
+        return await ended(chat)
 
     async def test_sends_the_recorded_body_whatever_is_set_now(
         self, chat: Chat, engine_script: Script, backend: Backend
@@ -264,9 +280,10 @@ class TestReplaying:
         await ask("one")
         engine_script.enqueue(Reply(fork_at=31, tokens_per_second=300))
         told = await self.replayed(chat, chat.news("run")[0]["run"])
-        progress = chat.news("replaying")
-        assert progress[0]["done"] == 0
-        assert progress[-1]["recorded"] == 118
+        progress = chat.news("progress")
+        assert (progress[0]["share"], progress[0]["said"]) == (0.0, "Replaying…")
+        assert "of 118 tokens" in progress[-1]["said"]
+        assert 0 < progress[-1]["share"] <= 1
         stored = await backend.store.comparison(str(told["comparison"]))
         assert stored.comparison.first_divergence is not None
         assert stored.comparison.first_divergence.position == 31
@@ -275,14 +292,11 @@ class TestReplaying:
         await ask("one")
         engine_script.enqueue(Reply(tokens_per_second=20))
         await handlers.replay_run(chat.news("run")[0]["run"])
-        await until(lambda: chat.news("replaying") and chat.news("replaying")[-1]["done"] > 2)
-        task = cl.context.session.current_task
-        assert task is not None
-        task.cancel()
-        await until(lambda: chat.of("task_end"))
-        (told,) = chat.news("replayed")
-        assert told["stopped"]
-        assert told["comparison"] is None
+        await until(lambda: "tokens" in chat.doing())
+        press_stop()
+        told = await ended(chat)
+        assert "its partial run is kept" in told["said"]
+        assert (told["comparison"], told["kept"]) == (None, False)
         await until(lambda: engine_script.in_flight == 0)
 
     async def test_a_run_that_is_not_there_is_said(self, chat: Chat) -> None:
@@ -294,10 +308,178 @@ class TestReplaying:
         engine_script.enqueue(Reply(text="ok"), Reply(tokens_per_second=30))
         await ask("one")
         await handlers.replay_run(chat.news("run")[0]["run"])
-        await until(lambda: chat.news("replaying") and chat.news("replaying")[-1]["done"] > 0)
+        await until(lambda: "tokens" in chat.doing())
         await ask("two")
         assert "busy" in chat.problems()[0]
         assert len(engine_script.bodies) == 2
+
+
+class TestRepeating:
+    async def test_the_button_replays_ten_times_alone_and_says_nothing_to_the_model(
+        self, chat: Chat, engine_script: Script, backend: Backend
+    ) -> None:
+        await ask("one")
+        run = chat.news("run")[0]["run"]
+        session = current_session()
+        assert session is not None
+        turns, shown = list(session.turns), chat.answers()
+        await handlers.repeat_run({"run": run})
+        told = await ended(chat)
+        assert (told["run"], told["kind"], told["kept"], told["said"]) == (run, "repeat", True, "")
+        (kept,) = await backend.store.findings(run)
+        assert isinstance(kept.found, RepeatReport)
+        assert [(step.load.asked, step.identical) for step in kept.found.steps] == [(0, 10)]
+        assert (session.turns, chat.answers()) == (turns, shown)
+        assert len(engine_script.bodies) == 11
+
+    async def test_progress_comes_at_most_ten_times_a_second(
+        self, chat: Chat, engine_script: Script, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("llm_backend.ui.replaying.FIRST_ESTIMATE_S", 0.0)
+        await ask("one")
+        run = chat.news("run")[0]["run"]
+        engine_script.default = Reply(tokens_per_second=400)
+        began = time.monotonic()
+        await handlers.repeat_run({"run": run, "times": 3, "neighbours": 1, "shape": "same"})
+        await ended(chat)
+        said = [progress["said"] for progress in chat.news("progress")]
+        assert said[0] == "Waiting until 1 neighbour has begun to answer…"
+        assert any(line.startswith("Replay 2 of 3, among 1 neighbour: ") for line in said)
+        assert any("left" in line for line in said)
+        shares = [progress["share"] for progress in chat.news("progress")]
+        assert shares == sorted(shares)
+        assert len(said) <= 10 * (time.monotonic() - began) + 2
+
+    async def test_stopping_keeps_what_was_measured(
+        self, chat: Chat, engine_script: Script, backend: Backend
+    ) -> None:
+        await ask("one")
+        run = chat.news("run")[0]["run"]
+        engine_script.enqueue(Reply(), Reply(), Reply(tokens_per_second=20))
+        await handlers.repeat_run({"run": run})
+        await until(lambda: chat.doing().startswith("Replay 3 of 10"))
+        press_stop()
+        told = await ended(chat)
+        assert (told["kept"], told["said"]) == (True, ""), "the verdict itself says that it is partial"
+        (kept,) = await backend.store.findings(run)
+        assert isinstance(kept.found, RepeatReport)
+        assert [len(step.repeats) for step in kept.found.steps] == [2]
+        assert not kept.found.complete
+        await until(lambda: engine_script.in_flight == 0)
+
+    async def test_a_page_that_is_gone_for_good_ends_it(
+        self, chat: Chat, engine_script: Script, backend: Backend, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(handlers, "AWAY_S", 0.05)
+        await ask("one")
+        run = chat.news("run")[0]["run"]
+        engine_script.enqueue(Reply(), Reply(tokens_per_second=20))
+        await handlers.repeat_run({"run": run})
+        await until(lambda: chat.doing().startswith("Replay 2 of 10"))
+        await handlers.leave()
+        assert (await ended(chat))["kept"]
+        (kept,) = await backend.store.findings(run)
+        assert isinstance(kept.found, RepeatReport)
+        assert not kept.found.complete
+
+    async def test_a_page_that_comes_back_finds_it_going_on(
+        self, chat: Chat, engine_script: Script, backend: Backend, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(handlers, "AWAY_S", 0.05)
+        await ask("one")
+        run = chat.news("run")[0]["run"]
+        engine_script.enqueue(Reply(tokens_per_second=300))
+        await handlers.repeat_run({"run": run, "times": 2})
+        await until(lambda: "tokens" in chat.doing())
+        await handlers.leave()
+        cl.context.session.restore("another socket")  # type: ignore[union-attr]
+        await ended(chat)
+        (kept,) = await backend.store.findings(run)
+        assert isinstance(kept.found, RepeatReport)
+        assert kept.found.complete
+
+    async def test_stopped_in_the_first_replay_there_is_nothing_to_show(
+        self, chat: Chat, engine_script: Script, backend: Backend
+    ) -> None:
+        await ask("one")
+        run = chat.news("run")[0]["run"]
+        engine_script.enqueue(Reply(tokens_per_second=20))
+        await handlers.repeat_run({"run": run})
+        await until(lambda: "tokens" in chat.doing())
+        press_stop()
+        told = await ended(chat)
+        assert told["said"].startswith("Stopped before the first replay ended")
+        assert await backend.store.findings(run) == []
+
+    async def test_a_broken_engine_is_said_and_the_part_is_kept(
+        self, chat: Chat, engine_script: Script, backend: Backend
+    ) -> None:
+        await ask("one")
+        run = chat.news("run")[0]["run"]
+        engine_script.enqueue(Reply(), Reply(ending="close", ending_after=10))
+        await handlers.repeat_run({"run": run})
+        told = await ended(chat)
+        assert told["kept"]
+        assert "10 tokens" in chat.problems()[0]
+        assert len(await backend.store.findings(run)) == 1
+
+    @pytest.mark.parametrize(
+        "plan",
+        [
+            {"times": 0},
+            {"times": 1001},
+            {"times": "5"},
+            {"times": True},
+            {"neighbours": 257},
+            {"shape": "round"},
+        ],
+        ids=str,
+    )
+    async def test_what_the_form_does_not_offer_is_refused_with_the_range(
+        self, chat: Chat, engine_script: Script, plan: dict[str, object]
+    ) -> None:
+        await ask("one")
+        await handlers.repeat_run({"run": chat.news("run")[0]["run"], **plan})
+        assert "1 to 1,000 replays among 0 to 256 neighbours" in chat.problems()[0]
+        assert len(engine_script.bodies) == 1
+
+
+class TestChecking:
+    async def test_the_verdict_is_kept_and_the_receipt_untouched(
+        self, chat: Chat, engine_script: Script, backend: Backend
+    ) -> None:
+        await ask("one")
+        run = chat.news("run")[0]["run"]
+        before = await backend.store.receipt_of(run)
+        await handlers.check_run(run)
+        told = await ended(chat)
+        assert (told["kind"], told["kept"], told["said"]) == ("check", True, "")
+        (kept,) = await backend.store.findings(run)
+        assert isinstance(kept.found, Check)
+        assert kept.found.verdict is CheckVerdict.BIT_EXACT
+        assert await backend.store.receipt_of(run) == before
+        assert len(await backend.store.runs()) == 1
+
+    async def test_a_tolerance_is_measured_first_and_that_can_be_stopped(
+        self, chat: Chat, engine_script: Script, backend: Backend
+    ) -> None:
+        await ask("one")
+        run = chat.news("run")[0]["run"]
+        engine_script.enqueue(Reply(drift=0.01), Reply(tokens_per_second=30))
+        await handlers.check_run(run)
+        await until(lambda: "tolerance, once" in chat.doing())
+        press_stop()
+        told = await ended(chat)
+        assert told["said"] == "The check was stopped; nothing was measured."
+        assert await backend.store.findings(run) == []
+        await until(lambda: engine_script.in_flight == 0)
+
+    async def test_an_engine_that_refuses_is_said(self, chat: Chat, engine_script: Script) -> None:
+        await ask("one")
+        engine_script.enqueue(Reply(status=400, error="prompt_logprobs is off"))
+        await handlers.check_run(chat.news("run")[0]["run"])
+        await ended(chat)
+        assert "prompt_logprobs is off" in chat.problems()[0]
 
 
 class TestSettings:

@@ -12,9 +12,13 @@ import pytest
 from fastapi import FastAPI
 from scripted_engine import Reply, Script
 
+from llm_backend.access import open_calibrations
+from llm_backend.check import check
 from llm_backend.config import Settings
+from llm_backend.errors import EngineInterrupted
 from llm_backend.receipt import Message, Sampling, parse_receipt
 from llm_backend.record import build_request, record
+from llm_backend.repeat import Repetition
 from llm_backend.replay import ReplayResult, replay
 from llm_backend.run import Run
 from llm_backend.ui.backend import Backend, running_backend
@@ -118,9 +122,95 @@ class TestRuns:
     ) -> None:
         line = (await client.get(f"/runs/{run.id}/line")).json()
         assert line["summary"].startswith("seed 9223372036854775807 · greedy · 118 tokens")
-        assert line["replay"]["verdict"] == "DIVERGED"
+        assert [outcome["verdict"] for outcome in line["outcomes"]] == ["DIVERGED"]
         candidate = (await client.get(f"/runs/{fork.run.id}/line")).json()
-        assert candidate["replay"] is None, "the replay itself has not been replayed"
+        assert candidate["outcomes"] == [], "the replay itself has not been replayed"
+
+    async def test_a_list_leaves_replays_out_when_asked(
+        self, client: httpx.AsyncClient, run: Run, fork: ReplayResult
+    ) -> None:
+        asked = (await client.get("/runs", params={"replays": False})).json()
+        assert [item["id"] for item in asked] == [run.id]
+        assert len((await client.get("/runs")).json()) == 2
+
+    async def test_cached_prompt_tokens_are_among_the_facts(
+        self, client: httpx.AsyncClient, backend: Backend, engine_script: Script, run: Run
+    ) -> None:
+        async def cached(run_id: str) -> str:
+            facts = (await client.get(f"/runs/{run_id}")).json()["facts"]
+            return str(next(fact["value"] for fact in facts if fact["key"] == "cached_prompt_tokens"))
+
+        assert await cached(run.id) == "n/a", "the scripted engine does not tell"
+        receipt = await backend.store.receipt_of(run.id)
+        completion = receipt.completion.model_copy(update={"cached_prompt_tokens": 0})
+        told = await backend.store.add_receipt(receipt.model_copy(update={"completion": completion}))
+        assert await cached(told.id) == "0", "none is not unknown"
+
+
+class TestOutcomes:
+    """What replays, repetitions and checks came to, in the panel and under the answer."""
+
+    @pytest.fixture
+    async def repeated(self, backend: Backend, run: Run, fork: ReplayResult, engine_script: Script) -> Run:
+        engine_script.enqueue(Reply(), Reply(fork_at=60), Reply())
+        await Repetition(backend.engine, backend.store, run, times=3, chat_id="chat").run()
+        return run
+
+    async def test_a_repetition_tells_its_replays_and_lists_them_once(
+        self, client: httpx.AsyncClient, fork: ReplayResult, repeated: Run
+    ) -> None:
+        view = (await client.get(f"/runs/{repeated.id}")).json()
+        repetition, single = view["outcomes"]
+        assert (repetition["kind"], single["kind"], single["id"]) == ("repeat", "replay", fork.comparison_id)
+        (step,) = repetition["steps"]
+        assert step["title"] == "2 of 3 came out the same alone"
+        assert step["detail"] == "so at least 20 % (Wilson 95 %)"
+        assert step["verdict"] == "DIVERGED"
+        assert [replay["verdict"] for replay in step["replays"]] == ["IDENTICAL", "DIVERGED", "IDENTICAL"]
+        assert view["telling_replay"] == step["replays"][1]["id"], "the fork, not the newest replay"
+        assert [line["depth"] for line in step["lines"]][-2:] == [1, 1], "the fork tree"
+        assert "token 60" in step["lines"][-1]["text"]
+        assert repetition["note"].startswith("Measured for this request")
+
+    async def test_the_line_tells_the_repetition_and_not_its_last_replay(
+        self, client: httpx.AsyncClient, repeated: Run
+    ) -> None:
+        line = (await client.get(f"/runs/{repeated.id}/line")).json()
+        (outcome,) = line["outcomes"]
+        assert outcome["title"] == "2 of 3 came out the same alone"
+        assert "First fork at token 60; 2 different answers in 4 runs" in outcome["reason"]
+
+    async def test_a_replay_after_a_repetition_has_its_own_line_on_top(
+        self, client: httpx.AsyncClient, backend: Backend, repeated: Run
+    ) -> None:
+        await replay(backend.engine, backend.store, repeated, chat_id="chat")
+        line = (await client.get(f"/runs/{repeated.id}/line")).json()
+        assert [outcome["kind"] for outcome in line["outcomes"]] == ["replay", "repeat"]
+
+    async def test_a_repetition_cut_short_says_so(
+        self, client: httpx.AsyncClient, backend: Backend, run: Run, engine_script: Script
+    ) -> None:
+        engine_script.enqueue(Reply(), Reply(ending="close", ending_after=10))
+        with pytest.raises(EngineInterrupted):
+            await Repetition(backend.engine, backend.store, run, times=4, chat_id="chat").run()
+        (outcome,) = (await client.get(f"/runs/{run.id}/line")).json()["outcomes"]
+        assert outcome["title"] == "1 of 1 came out the same alone"
+        assert outcome["reason"].startswith("Stopped after 1 of 4 replays")
+        (whole,) = (await client.get(f"/runs/{run.id}")).json()["outcomes"]
+        assert whole["note"].startswith("Stopped after 1 of 4 replays")
+
+    @pytest.mark.parametrize(("language", "title"), [("en", "Check: Bit-exact"), ("zh-CN", "检验：逐位相等")])
+    async def test_a_check_survives_a_reload_in_the_reader_s_language(
+        self, client: httpx.AsyncClient, backend: Backend, run: Run, language: str, title: str
+    ) -> None:
+        receipt = await backend.store.receipt_of(run.id)
+        found = await check(backend.engine, receipt, open_calibrations(backend.settings))
+        await backend.store.add_finding(run.id, found)
+        (outcome,) = (await client.get(f"/runs/{run.id}", headers={"accept-language": language})).json()[
+            "outcomes"
+        ]
+        assert (outcome["kind"], outcome["check_verdict"], outcome["title"]) == ("check", "BIT_EXACT", title)
+        assert outcome["sentences"]
 
 
 class TestComparisons:

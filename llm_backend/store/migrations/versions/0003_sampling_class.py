@@ -10,7 +10,7 @@ from llm_backend.proof import sampling_class
 from llm_backend.receipt import Sampling
 
 revision = "0003"
-down_revision = "0001"
+down_revision = "0002"
 
 
 def upgrade() -> None:
