@@ -132,12 +132,12 @@ def test_the_panel_shows_the_profiles_price_and_each_settings() -> None:
         seed=1,
         greedy=True,
     )
-    shown = run_view(run, request(), engine, [], "en", BENCH)["engine"]
+    shown = run_view(run, request(), engine, None, "en", BENCH)["engine"]
     assert shown["price"] == profile_price(BENCH, engine)
     prices_shown = {row["name"]: row["price"] for row in shown["profile_rows"]}
     assert prices_shown["--max-num-seqs"].startswith("alone 0.96×")
     assert prices_shown["--dtype"] is None
-    assert run_view(run, request(), engine, [], "en")["engine"]["price"] is None
+    assert run_view(run, request(), engine, None, "en")["engine"]["price"] is None
 
 
 def test_a_session_cut_short_does_not_replace_a_complete_one_of_the_same_machine(tmp_path: Path) -> None:
