@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llm_backend.phrases import diagnosis_sentence, verdict_line
-from llm_backend.probes import Guard, GuardOutcome, SeedOutcome, SeedProbe, SeedTrial
+from llm_backend.probes import Guard, Guarded, GuardOutcome, SeedOutcome, SeedProbe, SeedTrial
 from llm_backend.strings import Language, text
 
 SEED_SHAPES = {
@@ -74,6 +74,8 @@ def _guard_sentences(guard: Guard, lang: Language) -> Iterator[str]:
         and (explained := diagnosis_sentence(guard.diagnosis, lang))
     ):
         yield explained
+    if guard.guarded is Guarded.COLD_START:
+        yield text("guard.cold_start.served", lang, served=guard.served_before)
     missed, hit = guard.cached_prompt_tokens
     yield text("guard.cached", lang, first=missed, second=hit)
 

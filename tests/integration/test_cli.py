@@ -118,6 +118,21 @@ def test_check_says_bit_exact_within_outside_or_undecided(encore: Encore, engine
     assert "another model" in out
 
 
+@pytest.mark.parametrize(("drift", "near"), [(0.03, True), (0.01, False)])
+def test_a_self_check_says_how_near_a_near_tie_is(
+    encore: Encore, engine_script: Script, drift: float, near: bool
+) -> None:
+    """Both tokens of the fork are 0.05 nats apart."""
+    encore("ask", "Hello")
+    digest = digest_of(encore)
+    engine_script.enqueue(Reply(drift=drift), Reply(), Reply(drift=drift))
+    assert encore("check", digest)[0] == 0
+    engine_script.enqueue(Reply(fork_at=31))
+    _, out, _ = encore("replay", digest)
+    assert ("twice the largest difference of this engine's self-check" in out) is near
+    assert ("Cause unknown" in out) is not near
+
+
 def test_probe_says_what_it_tried_and_exits_by_what_it_found(encore: Encore, engine_script: Script) -> None:
     engine_script.default = Reply(seeded=True, cached_tokens=16)
     code, out, err = encore("probe")

@@ -173,17 +173,17 @@ class TestColdStart:
     async def test_the_first_request_is_set_against_two_later_ones(
         self, engine, store, engine_script: Script
     ) -> None:
-        engine_script.served = 0
+        engine_script.served = 1
         guard = await cold_request(engine, store, self.REQUEST, chat_id="chat")
-        assert (guard.outcome, guard.served_before) == (GuardOutcome.SAME, 0)
+        assert (guard.outcome, guard.served_before) == (GuardOutcome.SAME, 1)
         engine_script.enqueue(Reply(drift=-0.01))
         guard = await cold_request(engine, store, self.REQUEST, chat_id="chat")
         assert (guard.outcome, guard.diagnosis.cause) == (GuardOutcome.DRIFTED, Cause.COLD_START)
         assert len({json.loads(body)["cache_salt"] for body in engine_script.bodies}) == 6
 
     async def test_an_engine_that_has_served_is_not_cold(self, engine, store, engine_script: Script) -> None:
-        engine_script.served = 7
+        engine_script.served = 2
         guard = await cold_request(engine, store, self.REQUEST, chat_id="chat")
         assert (guard.outcome, guard.reason) == (GuardOutcome.UNDECIDED, "not_fresh")
-        assert guard.served_before == 7
+        assert guard.served_before == 2
         assert not engine_script.bodies, "nothing was sent"
