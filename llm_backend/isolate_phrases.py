@@ -65,7 +65,7 @@ def isolation_json(report: Isolation, lang: Language = "en") -> str:
 
 
 def rung_line(tried: Tried, lang: Language = "en") -> str:
-    """`✕ among neighbours (neighbours 8): flips it.`"""
+    """`✕ load (neighbours 8): flips it.`"""
     finding = text(f"isolate.finding.{tried.finding.value}", lang)
     shape = _SHAPES.get(tried.finding, "✕")
     return text("isolate.line", lang, shape=shape, rung=rung_name(tried, lang), finding=finding)

@@ -90,7 +90,7 @@ async def engine_variant(
     )
     guard: subprocess.Popen[bytes] | None = None
     waiting: asyncio.Task[Manifest] | None = None
-    stopping = threading.Event()
+    stopping, failed = threading.Event(), False
     try:
         guard = watch(running.child.process)
         waiting = asyncio.create_task(_ready(settings, running, folder, stopping, on_phase))
@@ -103,6 +103,9 @@ async def engine_variant(
             stall_timeout=settings.stall_timeout,
         ) as client:
             yield OwnedEngine(variant, plan, client, manifest, seconds, running)
+    except LaunchError:
+        failed = True
+        raise
     finally:
         stopping.set()
         try:
@@ -111,7 +114,8 @@ async def engine_variant(
             if waiting is not None:  # without its engine it gives up by itself
                 await asyncio.wait({waiting})
                 _ = waiting.cancelled() or waiting.exception()
-    shutil.rmtree(folder, ignore_errors=True)
+            if not failed:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def plan_variant(settings: Settings, variant: Variant, folder: Path, say: Say) -> LaunchPlan:

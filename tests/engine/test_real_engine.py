@@ -128,7 +128,7 @@ class TestFast:
         assert (stream.finding, stream.tally.equal_receipt) == (Finding.NOT_SHOWN, 2)
         assert (restart.finding, restart.tally.equal_receipt) == (Finding.NOT_SHOWN, 2)
         assert restart.start_seconds > 1
-        assert conclusion(report)[0].startswith("What flips it: among neighbours (neighbours 12).")
+        assert conclusion(report)[0].startswith("What flips it: load (neighbours 12).")
         assert await fast_engine.running() == 0
 
 

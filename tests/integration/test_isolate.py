@@ -87,7 +87,7 @@ async def test_the_one_thing_that_flips_it_is_named(
         assert report.outcome == "flipped"
         assert report.tried[-1].rung is culprit, "it stops at the first"
         assert said.startswith("What flips it:")
-        assert "0 of 3 equal to the receipt; without: 3 of 3" in said
+        assert "0 of 3; without that: 3 of 3" in said
         later = [rung for rung in LIVE if LIVE.index(rung) > LIVE.index(culprit)]
         assert [one.rung for one in report.not_tried if one.why == "flipped"] == later
 

@@ -94,6 +94,7 @@ async def test_cancelling_a_start_ends_it(
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not process.members()
+    assert not processes(settings), "only a start that failed leaves its log"
 
 
 async def test_an_error_in_the_block_ends_it(settings: Settings) -> None:
