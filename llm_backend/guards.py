@@ -105,9 +105,9 @@ async def cold_request(
 ) -> Guard:
     """Send `request` as the first to an engine that was just started, then twice more, and compare.
 
-    Undecided, without sending anything, when the engine has served more than `FRESH` requests. Every prompt is kept
-    out of the prefix cache, so that a warm run differs from the cold one in nothing else. Raises what
-    `record` raises.
+    Undecided, without sending anything, when the engine has served more than `FRESH` requests. Every
+    prompt is kept out of the prefix cache, so that a warm run differs from the cold one in nothing
+    else. Raises what `record` raises.
     """
     engine_now, served = await engine.identity(), await engine.served()
     if served is not None and served > FRESH:
