@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
+from urllib.parse import urlsplit, urlunsplit
 
 from llm_backend import __version__
 from llm_backend.check import Calibrations, check
@@ -92,7 +93,7 @@ class Acceptance:
             seconds=round(time.monotonic() - self._clock, 1),
             encore_version=__version__,
             engine=self._identity,
-            engine_url=self._engine.url,
+            engine_url=without_login(self._engine.url),
             level=plan.level,
             times=plan.times,
             counts=plan.counts,
@@ -336,6 +337,12 @@ class Acceptance:
     ) -> None:
         cases = len(self._plan.targets)
         self._on_progress(Doing(kind, case, number, cases, repeats, self._pace.left()))
+
+
+def without_login(url: str) -> str:
+    """A report is passed around; the user name and password of an address are not for it."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def _shown(seconds: float) -> float:

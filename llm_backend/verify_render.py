@@ -49,7 +49,7 @@ def verification_text(report: Verification, lang: Language = "en") -> str:
         lines += ["", said]
     lines += ["", *columns(check_table(report, lang))]
     for finding in problems(report)[:SHOWN]:
-        lines += ["", f"{outcome_name(finding.outcome, lang)}: {place(finding, lang)}"]
+        lines += ["", finding_heading(finding, lang)]
         lines.append(f"  {finding_title(finding, lang)}")
         lines += ["  " * (line.depth + 2) + line.sentence for line in finding_lines(finding, lang)]
         lines += [f"    {line}" for line in columns(change_table(finding.changes, lang))]
@@ -76,7 +76,7 @@ def verification_markdown(report: Verification, lang: Language = "en") -> str:
         parts.append(literal(said))
     parts += [f"## {text('verify.heading.checks', lang)}", markdown_table(check_table(report, lang))]
     for finding in problems(report):
-        parts.append(f"### {literal(f'{outcome_name(finding.outcome, lang)}: {place(finding, lang)}')}")
+        parts.append(f"### {literal(finding_heading(finding, lang))}")
         parts.append(literal(finding_title(finding, lang)))
         lines = [f"{'  ' * line.depth}- {literal(line.sentence)}" for line in finding_lines(finding, lang)]
         parts += ["\n".join(lines)] if lines else []
@@ -190,7 +190,7 @@ def check_table(report: Verification, lang: Language = "en") -> Table:
         if found := report.of(kind):
             applicable = [f for f in found if f.outcome is not Outcome.NOT_APPLICABLE]
             passed = sum(finding.outcome is Outcome.PASSED for finding in found)
-            share = text("verify.cell", lang, same=passed, runs=len(applicable)) if applicable else ""
+            share = text("verify.share", lang, same=passed, runs=len(applicable)) if applicable else ""
             outcome = outcome_name(worst(finding.outcome for finding in found), lang)
             rows.append((kind_name(kind, lang), outcome, share or finding_title(found[0], lang)))
     return rows
@@ -213,6 +213,10 @@ def change_table(changes: tuple[EngineChange, ...], lang: Language = "en") -> Ta
             for change in changes
         ),
     ]
+
+
+def finding_heading(finding: Finding, lang: Language = "en") -> str:
+    return text("verify.place", lang, case=outcome_name(finding.outcome, lang), what=place(finding, lang))
 
 
 def problems(report: Verification) -> list[Finding]:

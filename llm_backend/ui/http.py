@@ -31,6 +31,7 @@ from llm_backend.ui.backend import backend
 from llm_backend.ui.engine_watch import status_sentence
 from llm_backend.ui.findings import all_outcomes, latest_outcomes, telling_replay
 from llm_backend.ui.panel import TITLES
+from llm_backend.ui.verifying import report_file
 
 router = APIRouter()
 
@@ -232,6 +233,12 @@ async def tokens(
     records = _TOKENS.validate_python(await store.tokens(found, start, end))
     shown = token_window(records, 0, len(records))
     return [{**token, "position": start + token["position"]} for token in shown]
+
+
+@router.get("/reports/{report_id}")
+async def report(report_id: str) -> Response:
+    """The report of a verification made in the chat."""
+    return FileResponse(report_file(backend().settings, report_id), media_type="text/html")
 
 
 @router.get("/public/elements/{title}.jsx")

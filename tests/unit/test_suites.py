@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from sample_receipts import engine
 
 from llm_backend.errors import SettingsError
+from llm_backend.suite import without_login
 from llm_backend.suites import load_suite
+from llm_backend.verify_plan import Pace, choose
 
 MINE = """
 name = "mine"
@@ -88,3 +92,43 @@ def test_a_suite_that_is_no_text_or_not_there_is_refused(file: Path) -> None:
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(SettingsError, match="is not TOML"):
         load_suite(file)
+
+
+@pytest.mark.parametrize(
+    ("facts", "quick", "times", "counts"),
+    [
+        ({"device": "cpu", "max_num_seqs": None}, False, 3, (0, 7)),
+        ({"device": "cpu", "max_num_seqs": 1}, True, 2, (0, 7)),
+        ({"device": "cuda", "max_num_seqs": None}, False, 10, (0, 7, 31, 63)),
+        ({"device": "cuda", "max_num_seqs": 32}, False, 10, (0, 7, 31)),
+        ({"device": "cuda", "max_num_seqs": 1}, False, 3, (0, 7)),
+        ({"device": None, "max_num_seqs": None}, True, 3, (0, 31)),
+    ],
+)
+def test_loads_and_times_fit_the_engine(
+    facts: dict[str, object], quick: bool, times: int, counts: tuple[int, ...]
+) -> None:
+    choice = choose(engine(**facts), quick=quick)
+    assert (choice.times, choice.counts) == (times, counts)
+
+
+def test_the_time_left_is_learned_and_a_load_not_tried_costs_the_slowest() -> None:
+    pace = Pace(Counter({0: 3, 7: 2}))
+    assert pace.left() is None
+    pace.done(0, 4.0)
+    assert pace.left() == 2 * 4.0 + 2 * 4.0
+    pace.done(7, 10.0)
+    assert pace.left() == 2 * 4.0 + 1 * 10.0
+    pace.skip(0, 2)
+    assert pace.left() == 10.0
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("https://me:secret@gpu.example:8000/engine", "https://gpu.example:8000/engine"),
+        ("http://127.0.0.1:8100", "http://127.0.0.1:8100"),
+    ],
+)
+def test_a_report_does_not_tell_the_login_of_an_address(url: str, told: str) -> None:
+    assert without_login(url) == told
