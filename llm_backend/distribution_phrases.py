@@ -40,15 +40,15 @@ def strip_summary(comparison: Comparison, found: Distributions, lang: Language =
 
 def _sentences(found: Distributions, lang: Language) -> Iterator[str]:
     yield from _alternatives(found, lang)
-    if found.largest and found.largest_upper is not None:
+    if found.largest and found.largest_upper is not None and not _nothing_moved(found):
         # Where nothing is proven no position stands out; then the bound is the one that holds at all.
         upper = found.largest.upper if found.largest.lower else found.largest_upper
         yield _bound("largest", found.largest.model_copy(update={"upper": upper}), lang)
     if found.at_fork:
         yield _bound("fork", found.at_fork, lang)
-    if found.largest or found.at_fork:
+    if found.at_fork or (found.largest and not _nothing_moved(found)):
         yield text("distribution.bound.means", lang)
-    elif found.measured:
+    elif found.measured and not found.bounded:
         yield text("distribution.bound.none", lang)
     margins = found.margins
     if margins.known:
@@ -78,10 +78,16 @@ def _alternatives(found: Distributions, lang: Language) -> Iterator[str]:
         yield text("distribution.moved", lang, **values)
     if found.reordered or found.replaced:
         yield text("distribution.ranks", lang, **values)
-    elif found.measured:
+    elif found.measured and not _nothing_moved(found):
         yield text("distribution.ranks.same", lang)
     if found.one_sided or found.unknown:
         yield text("distribution.unknown", lang, n=found.one_sided + found.unknown)
+
+
+def _nothing_moved(found: Distributions) -> bool:
+    """Everything listed is equal: order and bound have nothing to add for people (JSON has them)."""
+    proven = found.largest.lower if found.largest else 0
+    return found.max_abs_diff == 0 and not found.one_sided and not proven
 
 
 def _bound(where: str, bound: TvBound, lang: Language) -> str:
