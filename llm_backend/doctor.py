@@ -11,6 +11,7 @@ from llm_backend import render
 from llm_backend.config import Settings
 from llm_backend.engine.client import EngineClient, EngineState
 from llm_backend.engine.profiles import Row, explain
+from llm_backend.engine.strict_gemm import shortcomings
 from llm_backend.errors import EngineError
 from llm_backend.receipt import EngineFingerprint
 
@@ -30,6 +31,8 @@ class Report:
     flags: tuple[Row, ...]
     """The profile's rows as launched; empty for an engine Encore did not start."""
     database: str
+    shortcomings: tuple[str, ...] = ()
+    """What a strict engine did not get, one sentence each."""
 
     @property
     def ready(self) -> bool:
@@ -48,6 +51,7 @@ class Report:
                 for row in self.flags
             ],
             "database": self.database,
+            "shortcomings": list(self.shortcomings),
         }
         return json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False)
 
@@ -58,6 +62,8 @@ class Report:
         lines.append(f"engine at {self.engine_url}: {self.state.kind} {self.state.detail}".rstrip())
         if self.engine is not None:
             lines += [render.fingerprint_text(self.engine), ""]
+        if self.shortcomings:
+            lines += [*self.shortcomings, ""]
         if self.flags:
             lines.append(f"profile {self.engine.profile if self.engine else ''}: what was set, and why")
             lines += [f"  {row.name} {row.value or ''}".rstrip() + f"\n      {row.why}" for row in self.flags]
@@ -82,6 +88,7 @@ async def examine(settings: Settings, engine: EngineClient) -> Report:
         flags=explain(fingerprint.argv, fingerprint.env) if fingerprint else (),
         # A PostgreSQL URL may carry a password.
         database=settings.database().split("@")[-1],
+        shortcomings=shortcomings(fingerprint) if fingerprint else (),
     )
 
 

@@ -35,6 +35,9 @@ class Gate:
     on_refusal: Callable[[], None]
     proofs: dict[Shape, Proof] = field(default_factory=dict)
     refusal: str | None = None
+    top_p_pinned: bool | None = None
+    """Whether top-p has one kernel and kept the same tokens in every company; None before the check."""
+    top_p_refusal: str | None = None
 
     def admit(self, shape: Shape, prove: Callable[[], Proof]) -> bool:
         """Whether a layer of this shape may use cuBLAS; `prove` runs once per shape."""
@@ -55,10 +58,23 @@ class Gate:
         self.refusal = reason
         self.on_refusal()
 
+    def check_top_p(self, pin_and_prove: Callable[[], str | None]) -> None:
+        """Pin the filter once; `pin_and_prove` says why that failed, or None."""
+        if self.top_p_pinned is not None:
+            return
+        try:
+            self.top_p_refusal = pin_and_prove()
+        except (ImportError, AttributeError, TypeError, RuntimeError) as error:  # another vLLM, or no memory
+            self.top_p_refusal = f"{type(error).__name__}: {error}"
+        self.top_p_pinned = self.top_p_refusal is None
+
     def report(self) -> dict[str, Any]:
-        """The state as plain data."""
+        """The state as plain data; `linear` is null while no layer has asked."""
+        served = "cublas" if self.proofs else None
         return {
-            "linear": "triton" if self.refusal is not None else "cublas",
+            "linear": "triton" if self.refusal is not None else served,
             "refusal": self.refusal,
+            "top_p_pinned": self.top_p_pinned,
+            "top_p_refusal": self.top_p_refusal,
             "proofs": [{**asdict(shape), **asdict(proof)} for shape, proof in self.proofs.items()],
         }

@@ -35,7 +35,6 @@ class _Installation:
         from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
 
         self.gate = Gate(on_refusal=self._restore)
-        self._sampling_pinned = False
         self._originals = {
             method: (method.apply, method.process_weights_after_loading)
             for method in (UnquantizedLinearMethod, UnquantizedEmbeddingMethod)
@@ -65,11 +64,14 @@ class _Installation:
         from vllm.config import get_current_vllm_config
 
         from encore_strict_gemm.linear import prove_weight, shape_of
-        from encore_strict_gemm.sampling import pin_top_p
+        from encore_strict_gemm.sampling import pin_and_prove
 
-        if not self._sampling_pinned:
-            self._sampling_pinned = True
-            pin_top_p()
+        config = get_current_vllm_config()
+        if self.gate.top_p_pinned is None and layer.weight.is_cuda:
+            vocabulary = int(config.model_config.get_vocab_size())
+            self.gate.check_top_p(lambda: pin_and_prove(vocabulary, layer.weight.device))
+            torch.cuda.empty_cache()
+            self._say_top_p()
         shape = shape_of(layer.weight)
         if shape is None or not layer.weight.is_cuda:
             return
@@ -78,7 +80,7 @@ class _Installation:
             self.gate.admit(shape, _unsupported)
             self._say(shape, 0.0)
             return
-        limit = get_current_vllm_config().scheduler_config.max_num_batched_tokens
+        limit = config.scheduler_config.max_num_batched_tokens
         new, started = shape not in self.gate.proofs, time.monotonic()
         setattr(layer, _PROVEN, self.gate.admit(shape, lambda: prove_weight(layer.weight, limit)))
         if new:
@@ -99,6 +101,16 @@ class _Installation:
                 self.gate.proofs[shape].limit,
                 seconds,
             )
+        self._write_report()
+
+    def _say_top_p(self) -> None:
+        if self.gate.top_p_pinned:
+            _log.info("strict sampling: top-p pinned to one kernel, same tokens kept in every company tried")
+        else:
+            _log.error("strict sampling refused; top-p depends on company: %s", self.gate.top_p_refusal)
+        self._write_report()
+
+    def _write_report(self) -> None:
         report = os.environ.get(REPORT)
         if report:
             Path(report).write_text(json.dumps(self.gate.report(), indent=1) + "\n")
