@@ -165,6 +165,14 @@ STRICT: tuple[Entry, ...] = (
         devices=("cuda",),
     ),
     Entry(
+        "ENCORE_STRICT_ATTENTION",
+        "segments",
+        "Contexts are cut at fixed places, so that one long context may use the whole card and still give the "
+        "same bits in any company; used only after every engine start has shown that it does.",
+        f"{_MEASURED_PLUGIN}; plugins/strict_gemm",
+        devices=("cuda",),
+    ),
+    Entry(
         "--max-num-batched-tokens",
         "8192",
         "The largest batch there can be: the self-check of the linear layers goes up to it. "

@@ -14,7 +14,13 @@ from typing import Any
 import pytest
 
 MODEL = os.environ.get("ENCORE_GPU_MODEL", "")
-STRICT = {"VLLM_BATCH_INVARIANT": "1", "ENCORE_STRICT_GEMM": "cublas"}
+SHARE = os.environ.get("ENCORE_GPU_SHARE", "0.5")
+"""Share of the card's memory one engine of these tests claims."""
+STRICT = {
+    "VLLM_BATCH_INVARIANT": "1",
+    "ENCORE_STRICT_GEMM": "cublas",
+    "ENCORE_STRICT_ATTENTION": "segments",
+}
 
 pytestmark = [
     pytest.mark.gpu,
@@ -40,7 +46,8 @@ def linear_rows(out: Path, variables: dict[str, str]) -> dict[str, Any]:
 
 def cells(out: Path, profile: str, variables: dict[str, str], *more: str) -> dict[str, Any]:
     script = str(Path(__file__).with_name("cells.py"))
-    return run([script, "--model", MODEL, "--profile", profile, *more], out, variables)
+    base = [script, "--model", MODEL, "--profile", profile, "--utilization", SHARE]
+    return run([*base, *more], out, variables)
 
 
 def test_every_phi_shape_is_row_count_invariant_under_batch_invariant_settings(tmp_path: Path) -> None:
@@ -58,7 +65,8 @@ def test_strict_answers_are_identical_in_every_company(tmp_path: Path) -> None:
     variables = {**STRICT, "ENCORE_STRICT_GEMM_REPORT": str(tmp_path / "report.json")}
     sampling = ("--sampling", "greedy,seeded,seeded top-p", "--check-tokens", "512")
     result = cells(tmp_path / "strict.json", "strict", variables, "--attention", "TRITON_ATTN", *sampling)
-    assert result["linear"]["linear"] == "cublas"
+    found = result["linear"]
+    assert (found["linear"], found["top_p_pinned"], found["attention"]) == ("cublas", True, "segments")
     assert [cell for cell in result["cells"] if cell["same_bits"] != cell["runs"]] == []
     check = result["prefill_against_decode"]
     assert check["equal_bits_alone"] == check["equal_bits_among_31"] == check["tokens"]

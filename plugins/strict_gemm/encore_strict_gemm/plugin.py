@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from encore_strict_gemm.gate import REPORT, Gate, switched_on
+from encore_strict_gemm.gate import ATTENTION_SWITCH, REPORT, Gate, switched_on
 from encore_strict_gemm.proof import Proof, Shape
 
 # A child of vLLM's logger, so its lines land in the engine's log with the engine's format.
@@ -70,6 +70,7 @@ class _Installation:
         if self.gate.top_p_pinned is None and layer.weight.is_cuda:
             vocabulary = int(config.model_config.get_vocab_size())
             self.gate.check_top_p(lambda: pin_and_prove(vocabulary, layer.weight.device))
+            self._check_attention(config, layer.weight)
             torch.cuda.empty_cache()
             self._say_top_p()
         shape = shape_of(layer.weight)
@@ -102,6 +103,40 @@ class _Installation:
                 seconds,
             )
         self._write_report()
+
+    def _check_attention(self, config: Any, weight: Any) -> None:
+        """Serve the Triton attention backend from segments, once the card has shown that they add up."""
+        if os.environ.get(ATTENTION_SWITCH) != "segments":
+            return
+        from vllm.v1.attention.backends import triton_attn
+
+        from encore_strict_gemm.attention import prove_attention, serving
+
+        model, parallel = config.model_config, config.parallel_config
+
+        def prove() -> str | None:
+            return prove_attention(
+                model.get_num_attention_heads(parallel),
+                model.get_num_kv_heads(parallel),
+                model.get_head_size(),
+                16,
+                weight.dtype,
+                weight.device,
+            )
+
+        def first_use(served: bool) -> None:
+            self.gate.attention = "segments" if served else "vllm"
+            self._write_report()
+
+        if self.gate.check_attention(prove):
+            triton_attn.unified_attention = serving(triton_attn.unified_attention, first_use)
+            _log.info(
+                "strict attention: cut at fixed places, same bits whole and split, alone and in company"
+            )
+        else:
+            _log.error(
+                "strict attention refused; contexts stay in one piece: %s", self.gate.attention_refusal
+            )
 
     def _say_top_p(self) -> None:
         if self.gate.top_p_pinned:
