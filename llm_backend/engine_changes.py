@@ -46,6 +46,7 @@ _BIT_RELEVANT = frozenset(
         "logprobs_mode",
         "linear_kernel",
         "top_p_pinned",
+        "attention_kernel",
     }
 )
 

@@ -172,7 +172,7 @@ class Completion(Frozen):
         return tuple(token.id for token in self.tokens)
 
 
-_ADDED_TO_FORMAT_1 = ("linear_kernel", "top_p_pinned")
+_ADDED_TO_FORMAT_1 = ("linear_kernel", "top_p_pinned", "attention_kernel")
 """Fingerprint fields younger than the format: left out while unknown, so older digests stay what they are."""
 
 
@@ -219,6 +219,9 @@ class EngineFingerprint(Frozen):
     """What computes the linear layers in batch-invariant mode, as the engine's self-check decided."""
     top_p_pinned: bool | None = None
     """Whether top-p keeps the same tokens in any company, as the engine's self-check found."""
+
+    attention_kernel: Literal["segments", "vllm"] | None = None
+    """What serves attention in batch-invariant mode: contexts cut at fixed places, or vLLM's own kernel."""
 
     @model_serializer(mode="wrap")
     def _without_unknown_additions(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:

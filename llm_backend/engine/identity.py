@@ -16,7 +16,7 @@ from llm_backend.engine.profiles import Device, Row, arguments
 from llm_backend.receipt import EngineFingerprint
 
 _ENV_PREFIXES = ("VLLM_", "NCCL_", "OMP_", "KMP_", "MKL_", "CUBLAS", "CUDA_", "TORCH", "PYTORCH_", "TRITON_")
-_ENV_NAMES = ("LD_PRELOAD", "NVIDIA_TF32_OVERRIDE", "PYTHONHASHSEED", strict_gemm.SWITCH)
+_ENV_NAMES = ("LD_PRELOAD", "NVIDIA_TF32_OVERRIDE", "PYTHONHASHSEED", *strict_gemm.SWITCHES)
 _ENV_IRRELEVANT = re.compile(
     # secrets; then places, ports, logging and telemetry, which cannot change a bit of an answer
     r"KEY|TOKEN|SECRET|PASSWORD|_HOME$|_ROOT$|_PATH$|_DIR$|_PORT$|_IP$|LOGGING|USAGE|TRACK|VISIBLE_DEVICES"
@@ -96,6 +96,7 @@ def fingerprint(
         logprobs_mode=flags["--logprobs-mode"],
         linear_kernel=self_check.linear if self_check else None,
         top_p_pinned=self_check.top_p_pinned if self_check else None,
+        attention_kernel=self_check.attention if self_check else None,
         **{**probe, **machine, **asked, **effective_facts(log)},
     )
 

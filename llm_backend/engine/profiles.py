@@ -167,10 +167,11 @@ STRICT: tuple[Entry, ...] = (
     Entry(
         "ENCORE_STRICT_ATTENTION",
         "segments",
-        "Contexts are cut at fixed places, so that one long context may use the whole card and still give the "
-        "same bits in any company; used only after every engine start has shown that it does.",
+        "Cuts contexts at fixed places, so that a long one may use the whole card (3.6 instead of 8.7 ms a "
+        "token after 3,500) with the same bits in any company; only after every engine start has shown it.",
         f"{_MEASURED_PLUGIN}; plugins/strict_gemm",
         devices=("cuda",),
+        hopper=True,
     ),
     Entry(
         "--max-num-batched-tokens",

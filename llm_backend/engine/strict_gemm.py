@@ -17,6 +17,7 @@ from llm_backend.engine.profiles import Row
 from llm_backend.receipt import EngineFingerprint
 
 SWITCH = "ENCORE_STRICT_GEMM"
+SWITCHES = (SWITCH, "ENCORE_STRICT_ATTENTION")
 REPORT = "ENCORE_STRICT_GEMM_REPORT"
 """Variables the plugin reads: what to do, and where to write what it found."""
 
@@ -40,6 +41,8 @@ class SelfCheck(BaseModel):
     linear: Literal["cublas", "triton"] | None = None
     """None: the model has no layer the plugin serves."""
     top_p_pinned: bool | None = None
+    attention: Literal["segments", "vllm"] | None = None
+    """None: no request has run yet, or the plugin was not asked to serve attention."""
 
 
 def asked_for(table: Iterable[Row]) -> bool:
@@ -65,8 +68,8 @@ def read_self_check(path: Path) -> SelfCheck | None:
 def proven_profile(profile: str, table: Iterable[Row], found: SelfCheck | None) -> str:
     """The profile's name as an engine has earned it.
 
-    Linear layers that fell back to vLLM's own batch-invariant kernel keep the name: they are slower, not
-    less strict. A top-p filter that depends on company, or a check that never ran, does not.
+    Linear layers and attention that fell back to vLLM's own batch-invariant kernels keep the name: they are
+    slower, not less strict. A top-p filter that depends on company, or a check that never ran, does not.
     """
     if asked_for(table) and not (found and found.top_p_pinned):
         return UNPROVEN
@@ -87,6 +90,11 @@ def shortcomings(engine: EngineFingerprint) -> tuple[str, ...]:
         found.append(
             "The self-check refused cuBLAS on this card: linear layers stay on vLLM's Triton kernel, as "
             "strict and slower. The engine's log says which row gave it away."
+        )
+    if engine.attention_kernel == "vllm":
+        found.append(
+            "Attention stays on vLLM's kernel, as strict and slower at long contexts: the self-check or the "
+            "model does not allow cutting contexts into segments. The engine's log says why."
         )
     if not engine.top_p_pinned:
         found.append(

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 MODEL = os.environ.get("ENCORE_GPU_MODEL", "")
-SHARE = os.environ.get("ENCORE_GPU_SHARE", "0.5")
-"""Share of the card's memory one engine of these tests claims."""
+KV_GIB = os.environ.get("ENCORE_GPU_KV_GIB", "")
+"""GiB of KV cache for each engine where the card is shared; otherwise half the card is claimed."""
 STRICT = {
     "VLLM_BATCH_INVARIANT": "1",
     "ENCORE_STRICT_GEMM": "cublas",
@@ -46,13 +46,19 @@ def linear_rows(out: Path, variables: dict[str, str]) -> dict[str, Any]:
 
 def cells(out: Path, profile: str, variables: dict[str, str], *more: str) -> dict[str, Any]:
     script = str(Path(__file__).with_name("cells.py"))
-    base = [script, "--model", MODEL, "--profile", profile, "--utilization", SHARE]
-    return run([*base, *more], out, variables)
+    shared = ["--kv-cache-gib", KV_GIB, "--utilization", "0.05"] if KV_GIB else []
+    return run([script, "--model", MODEL, "--profile", profile, *shared, *more], out, variables)
 
 
 def test_every_phi_shape_is_row_count_invariant_under_batch_invariant_settings(tmp_path: Path) -> None:
     shapes = linear_rows(tmp_path / "rows.json", {"VLLM_BATCH_INVARIANT": "1"})
     assert {name: shape["row_counts_that_fork"] for name, shape in shapes.items()} == dict.fromkeys(shapes, 0)
+
+
+def test_attention_from_segments_is_the_same_whole_split_and_in_company(tmp_path: Path) -> None:
+    module = ["-m", "encore_strict_gemm.measure_attention"]
+    models = run(module, tmp_path / "attention.json", {"VLLM_BATCH_INVARIANT": "1"})["models"]
+    assert {name: model["fork"] for name, model in models.items()} == dict.fromkeys(models)
 
 
 def test_control_cublas_defaults_fork(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ def test_strict_on_hopper_is_the_combination_that_passed_every_cell() -> None:
     assert value_of(argv, "--attention-backend") == "TRITON_ATTN"
     assert "--no-enable-prefix-caching" in argv
     assert environ["ENCORE_STRICT_GEMM"] == "cublas"
+    assert environ["ENCORE_STRICT_ATTENTION"] == "segments"
     assert value_of(argv, "--max-num-batched-tokens") == "8192"
 
 
@@ -48,9 +49,10 @@ def test_only_strict_on_a_gpu_asks_for_the_plugin(profile: Profile, device: Devi
 
 
 def test_strict_elsewhere_pins_flash_attention() -> None:
-    argv, _ = launched("strict", "cuda", ADA)
+    argv, environ = launched("strict", "cuda", ADA)
     assert argv.count("--attention-backend") == 1
     assert value_of(argv, "--attention-backend") == "FLASH_ATTN"
+    assert "ENCORE_STRICT_ATTENTION" not in environ, "it serves the Triton backend alone"
 
 
 @pytest.mark.parametrize("values", [HOPPER, ADA])

@@ -44,7 +44,7 @@ def test_export_and_parse_give_the_same_receipt(original: Receipt) -> None:
 
 
 def test_fields_added_since_leave_the_digests_of_earlier_receipts_alone() -> None:
-    """Both digests were computed before `linear_kernel` and `top_p_pinned` existed."""
+    """Both digests were computed before `linear_kernel`, `top_p_pinned` and `attention_kernel` existed."""
     recorded = receipt()
     assert recorded.engine.digest == "sha256:9effbde9bdcc55b432fc5c5f09136d433b93c3bb53e13376336b5ef9965e9327"
     assert recorded.digest == "sha256:a5e4f5edce39fda098ba0157d50dcb16e343782e528787a55769354cd7685596"

@@ -46,6 +46,8 @@ def engine(found: SelfCheck | None, profile: Profile = "strict") -> EngineFinger
     [
         (PROVEN, "strict", []),
         (SLOWER, "strict", ["stay on vLLM's Triton kernel"]),
+        (SelfCheck(linear="cublas", top_p_pinned=True, attention="segments"), "strict", []),
+        (SelfCheck(linear="cublas", top_p_pinned=True, attention="vllm"), "strict", ["Attention stays"]),
         (LEAKING, "strict-unproven", ["could not pin top-p"]),
         (SelfCheck(linear="triton", top_p_pinned=False), "strict-unproven", ["Triton kernel", "top-p"]),
         (SelfCheck(), "strict-unproven", ["left no word"]),

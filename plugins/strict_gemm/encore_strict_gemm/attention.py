@@ -10,18 +10,17 @@ Every step that a compiler could round in two ways is spelled out (`fma`), so bo
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
+from encore_strict_gemm.plain import ROWS
+
 SEGMENT = 1024
 """Tokens between two cuts."""
 TILE = 64
-ROWS = 16
-"""Query rows of one program, the least a tensor core takes: ROWS // (heads per KV head) queries."""
 ENOUGH_PROGRAMS = 128
 """From this many programs on the card is busy without splitting contexts."""
 
@@ -267,58 +266,6 @@ def attend(
             SLOTS=slots,
             num_warps=1,
         )
-
-
-def serving(original: Callable[..., Any], on_first_use: Callable[[bool], None]) -> Callable[..., Any]:
-    """vLLM's `unified_attention`, served by `attend` where a layer is plain causal attention.
-
-    What decides is the same for every call of a layer, never the batch. `on_first_use` is told once
-    whether this model's layers are served.
-    """
-    told: list[bool] = []
-
-    def unified_attention(*, q: Any, k: Any, v: Any, out: Any, **given: Any) -> Any:
-        plain = is_plain(q, k, given)
-        if not told or (told[0] and not plain):
-            told[:] = [plain]
-            on_first_use(plain)
-        if not plain:
-            return original(q=q, k=k, v=v, out=out, **given)
-        attend(
-            q,
-            k,
-            v,
-            out,
-            given["cu_seqlens_q"],
-            given["seqused_k"],
-            given["block_table"],
-            given["softmax_scale"],
-            given["max_seqlen_q"],
-        )
-        return None
-
-    return unified_attention
-
-
-ABSENT = ("alibi_slopes", "output_scale", "qq_bias", "sinks", "mm_prefix_range", "rswa_window", "q_descale")
-"""Arguments of `unified_attention` that must be None for plain attention."""
-
-
-def is_plain(q: Any, k: Any, given: dict[str, Any]) -> bool:
-    """Whether a layer is causal attention without anything else that `attend` does not know."""
-    capacity = given["block_table"].shape[1] * k.shape[1]
-    window = given["window_size"][0]
-    return (
-        given["causal"] is True
-        and (window < 0 or window + 1 >= capacity)
-        and not given["softcap"]
-        and all(given.get(name) is None for name in ABSENT)
-        and int(given.get("kv_quant_mode") or 0) == 0
-        and k.dtype == q.dtype
-        and q.shape[2] >= 16
-        and q.shape[2].bit_count() == 1
-        and q.shape[1] // k.shape[2] <= ROWS
-    )
 
 
 PROOF_LENGTHS = (1, 17, 63, 64, 65, 640, 1023, 1024, 1025, 1500, 2048, 2049, 2600, 4090)

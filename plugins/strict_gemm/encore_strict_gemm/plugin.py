@@ -110,7 +110,8 @@ class _Installation:
             return
         from vllm.v1.attention.backends import triton_attn
 
-        from encore_strict_gemm.attention import prove_attention, serving
+        from encore_strict_gemm.attention import attend, prove_attention
+        from encore_strict_gemm.plain import serving
 
         model, parallel = config.model_config, config.parallel_config
 
@@ -129,7 +130,7 @@ class _Installation:
             self._write_report()
 
         if self.gate.check_attention(prove):
-            triton_attn.unified_attention = serving(triton_attn.unified_attention, first_use)
+            triton_attn.unified_attention = serving(triton_attn.unified_attention, attend, first_use)
             _log.info(
                 "strict attention: cut at fixed places, same bits whole and split, alone and in company"
             )

@@ -92,3 +92,12 @@ def test_another_vllm_leaves_top_p_unpinned_and_the_linear_layers_alone() -> Non
     assert gate.top_p_pinned is False
     assert "topk_topp_triton" in (gate.top_p_refusal or "")
     assert gate.admit(QKV, lambda: HOLDS)
+
+
+@pytest.mark.parametrize(("why", "allowed", "attention"), [(None, True, None), ("off by 0.3", False, "vllm")])
+def test_attention_is_named_by_what_ran_and_not_by_what_was_allowed(
+    why: str | None, allowed: bool, attention: str | None
+) -> None:
+    gate = Gate(on_refusal=lambda: None)
+    assert gate.check_attention(lambda: why) is allowed
+    assert (gate.report()["attention"], gate.report()["attention_refusal"]) == (attention, why)
