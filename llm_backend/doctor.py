@@ -12,6 +12,7 @@ from llm_backend.bench import prices
 from llm_backend.config import Settings
 from llm_backend.engine.client import EngineClient, EngineState
 from llm_backend.engine.profiles import Row, explain
+from llm_backend.engine.strict_gemm import shortcomings
 from llm_backend.errors import EngineError
 from llm_backend.price_phrases import profile_price
 from llm_backend.receipt import EngineFingerprint
@@ -35,6 +36,8 @@ class Report:
     database: str
     price: str | None = None
     """What the running profile was measured to cost on this machine."""
+    shortcomings: tuple[str, ...] = ()
+    """What a strict engine did not get, one sentence each."""
 
     @property
     def ready(self) -> bool:
@@ -54,6 +57,7 @@ class Report:
             ],
             "database": self.database,
             "price": self.price,
+            "shortcomings": list(self.shortcomings),
         }
         return json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False)
 
@@ -64,6 +68,8 @@ class Report:
         lines.append(f"engine at {self.engine_url}: {self.state.kind} {self.state.detail}".rstrip())
         if self.engine is not None:
             lines += [render.fingerprint_text(self.engine), ""]
+        if self.shortcomings:
+            lines += [*self.shortcomings, ""]
         if self.flags:
             lines.append(f"profile {self.engine.profile if self.engine else ''}: what was set, and why")
             lines += [f"  {row.name} {row.value or ''}".rstrip() + f"\n      {row.why}" for row in self.flags]
@@ -90,6 +96,7 @@ async def examine(settings: Settings, engine: EngineClient) -> Report:
         # A PostgreSQL URL may carry a password.
         database=settings.database().split("@")[-1],
         price=profile_price(prices(settings), fingerprint) if fingerprint else None,
+        shortcomings=shortcomings(fingerprint) if fingerprint else (),
     )
 
 

@@ -44,6 +44,9 @@ _BIT_RELEVANT = frozenset(
         "batch_invariant",
         "prefix_caching",
         "logprobs_mode",
+        "linear_kernel",
+        "top_p_pinned",
+        "attention_kernel",
     }
 )
 

@@ -20,6 +20,7 @@ HOPPER = 9
 """Major compute capability of H100, H200 and H20."""
 
 _MEASURED_GPU = "measured: H200, vLLM 0.26.0, 2026-11"
+_MEASURED_PLUGIN = "measured: H200, vLLM 0.26.0, 2026-12 (docs/determinism.md)"
 _MEASURED_CPU = "measured: 2-core x86-64, vLLM 0.32.0"
 
 
@@ -152,6 +153,32 @@ STRICT: tuple[Entry, ...] = (
         "0",
         "That sampler's log-probabilities moved between repeats with about 44 sequences in flight.",
         "vLLM issue 51187",
+        devices=("cuda",),
+    ),
+    Entry(
+        "ENCORE_STRICT_GEMM",
+        "cublas",
+        "Linear layers on cuBLAS instead of vLLM's slower Triton kernel (85 against 310 tokens/s for one "
+        "request), only after every engine start has shown bit for bit that a row does not depend on its "
+        "batch; and one top-p filter for batches of every size.",
+        f"{_MEASURED_PLUGIN}; plugins/strict_gemm",
+        devices=("cuda",),
+    ),
+    Entry(
+        "ENCORE_STRICT_ATTENTION",
+        "segments",
+        "Cuts contexts at fixed places, so that a long one may use the whole card (3.6 instead of 8.7 ms a "
+        "token after 3,500) with the same bits in any company; only after every engine start has shown it.",
+        f"{_MEASURED_PLUGIN}; plugins/strict_gemm",
+        devices=("cuda",),
+        hopper=True,
+    ),
+    Entry(
+        "--max-num-batched-tokens",
+        "8192",
+        "The largest batch there can be: the self-check of the linear layers goes up to it. "
+        "Pinned, because vLLM's own choice depends on the GPU's memory.",
+        _MEASURED_PLUGIN,
         devices=("cuda",),
     ),
     Entry(

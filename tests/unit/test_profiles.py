@@ -36,12 +36,23 @@ def test_strict_on_hopper_is_the_combination_that_passed_every_cell() -> None:
     assert environ["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
     assert value_of(argv, "--attention-backend") == "TRITON_ATTN"
     assert "--no-enable-prefix-caching" in argv
+    assert environ["ENCORE_STRICT_GEMM"] == "cublas"
+    assert environ["ENCORE_STRICT_ATTENTION"] == "segments"
+    assert value_of(argv, "--max-num-batched-tokens") == "8192"
+
+
+@pytest.mark.parametrize(("profile", "device"), [("fast", "cuda"), ("fast", "cpu"), ("strict", "cpu")])
+def test_only_strict_on_a_gpu_asks_for_the_plugin(profile: Profile, device: Device) -> None:
+    argv, environ = launched(profile, device, HOPPER if device == "cuda" else CPU)
+    assert "ENCORE_STRICT_GEMM" not in environ
+    assert "--max-num-batched-tokens" not in argv
 
 
 def test_strict_elsewhere_pins_flash_attention() -> None:
-    argv, _ = launched("strict", "cuda", ADA)
+    argv, environ = launched("strict", "cuda", ADA)
     assert argv.count("--attention-backend") == 1
     assert value_of(argv, "--attention-backend") == "FLASH_ATTN"
+    assert "ENCORE_STRICT_ATTENTION" not in environ, "it serves the Triton backend alone"
 
 
 @pytest.mark.parametrize("values", [HOPPER, ADA])
