@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from llm_backend.check import Calibrations
 from llm_backend.config import Settings
 from llm_backend.engine.client import EngineClient
 from llm_backend.errors import ReceiptInvalid
@@ -22,6 +23,11 @@ def open_engine(settings: Settings, url: str | None = None) -> EngineClient:
         manifest_file=settings.manifest_file,
         stall_timeout=settings.stall_timeout,
     )
+
+
+def calibrations(settings: Settings) -> Calibrations:
+    """How far engines were measured to be from themselves."""
+    return Calibrations(settings.data_dir / "calibrations.json")
 
 
 @asynccontextmanager

@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from llm_backend import render
-from llm_backend.access import find_receipt, find_run, open_engine, open_store
-from llm_backend.check import Calibrations
+from llm_backend.access import calibrations, find_receipt, find_run, open_engine, open_store
 from llm_backend.check import check as check_receipt
 from llm_backend.cli.base import (
     CLI_CHAT,
@@ -81,7 +80,7 @@ async def _replay(settings: Settings, name: str, url: str | None, format: Format
                 reference,
                 chat_id=CLI_CHAT,
                 on_tokens=show,
-                calibrations=_calibrations(settings),
+                calibrations=calibrations(settings),
             )
         print_comparison(result.comparison, result.diagnosis, format)
     return result.comparison
@@ -143,8 +142,4 @@ async def _check(settings: Settings, name: str, url: str | None) -> Check:
                 doing = "checking" if stage == "check" else "measuring this engine's tolerance, once"
                 status.update(f"{doing}: {done} of {total} tokens")
 
-            return await check_receipt(client, recorded, _calibrations(settings), on_progress=show)
-
-
-def _calibrations(settings: Settings) -> Calibrations:
-    return Calibrations(settings.data_dir / "calibrations.json")
+            return await check_receipt(client, recorded, calibrations(settings), on_progress=show)

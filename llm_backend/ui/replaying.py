@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from llm_backend.access import calibrations
 from llm_backend.replay import replay
 from llm_backend.ui import metrics, panel
 from llm_backend.ui.backend import backend
@@ -43,6 +44,7 @@ async def replay_in_chat(session: ChatSession, run_id: str) -> None:
                 reference,
                 chat_id=session.chat_id,
                 on_tokens=progress.on_tokens,
+                calibrations=calibrations(backend().settings),
             )
         metrics.count_run(result.run)
         metrics.count_comparison(result.comparison)
