@@ -86,7 +86,7 @@ def _plan(settings: Settings, receipt: Receipt, save: Path | None, against: Path
     if against is not None and not against.is_file():
         raise SettingsError(f"There is no file {against}.", "Name one that --save wrote.")
     variant = Variant("internals", settings.profile, changes=WHOLE_LOGITS)
-    plan = plan_variant(settings, variant, settings.run_dir, say=lambda _line: None)
+    plan = plan_variant(settings, variant, settings.run_dir / "internals", say=lambda _line: None)
     if plan.model.name != receipt.engine.model:
         raise SettingsError(
             f"The receipt was recorded with {receipt.engine.model}; the configured model is "

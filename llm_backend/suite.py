@@ -175,6 +175,7 @@ class Acceptance:
             shape=self._plan.shape,
             chat_id=CHAT,
             on_progress=lambda now: self._tell(kind, name, number, now),
+            calibrations=self._calibrations,
         )
         began = time.monotonic()
         try:

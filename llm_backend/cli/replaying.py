@@ -111,6 +111,7 @@ async def _repeat(
                 shape=shape,
                 chat_id=CLI_CHAT,
                 on_progress=lambda now: status.update(progress_line(now)),
+                calibrations=open_calibrations(settings),
             )
             try:
                 await repetition.run()

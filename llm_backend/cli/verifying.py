@@ -14,9 +14,8 @@ from typing import Annotated, cast, get_args
 
 import typer
 
-from llm_backend.access import find_run, open_engine, open_store
+from llm_backend.access import find_run, open_calibrations, open_engine, open_store
 from llm_backend.baseline import read_baseline, save_baseline
-from llm_backend.check import Calibrations
 from llm_backend.cli.base import (
     NOT_REPRODUCED,
     REPRODUCED,
@@ -196,7 +195,7 @@ async def _verify(settings: Settings, options: _Options) -> Acceptance:
                 store,
                 plan,
                 identity,
-                Calibrations(settings.data_dir / "calibrations.json"),
+                open_calibrations(settings),
                 on_progress=lambda now: status.update(doing_line(now, options.lang)),
             )
             with suppress(asyncio.CancelledError):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import chainlit as cl
 
-from llm_backend.check import Calibrations
+from llm_backend.access import open_calibrations
 from llm_backend.config import Settings
 from llm_backend.diagnose import Evidence
 from llm_backend.errors import EncoreError, ReceiptNotFound
@@ -70,7 +70,7 @@ async def verify_in_chat(backend: Backend, lang: Language, *, full: bool) -> Non
             backend.store,
             _plan(identity, full=full),
             identity,
-            Calibrations(backend.settings.data_dir / "calibrations.json"),
+            open_calibrations(backend.settings),
             on_progress=progress.show,
         )
         try:
