@@ -73,8 +73,8 @@ def diagnose(
     """Explain a comparison.
 
     `neighbours`: other requests the engine was running during the busier of the two runs; None when
-    neither is known. `first_after_start`: the reference was the engine's first request, the candidate
-    was not; False also where nobody knows.
+    neither is known. `first_after_start`: one of the two was the engine's first request, the other was
+    not; False also where nobody knows.
     """
     if [reason.kind for reason in comparison.reasons] == ["other_prompt"]:
         evidence = tuple(_other_prompt(comparison, reference, candidate))

@@ -24,15 +24,12 @@ from llm_backend.probes import (
 from llm_backend.receipt import GenerationRequest, Message, Sampling
 from llm_backend.record import build_request, record
 from llm_backend.replay import ReplayResult, replay
+from llm_backend.run import FRESH
 from llm_backend.store import Run, Store
 
 SAMPLE = f"{TASKS[1]}\n{FILLER * 36}{TASKS[1]}"
 """Asked where no receipt is given: about 670 tokens, so that most of it can come from the cache. With
 these the CPU engine's probabilities moved by 0.02 to 0.08 nats, with 470 by nothing."""
-
-FRESH = 1
-"""Requests that a just started engine may have finished: Encore's launch asks for one token before it
-calls an engine ready."""
 
 TOKENS = 48
 """Of the answer to it."""

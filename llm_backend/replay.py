@@ -80,4 +80,10 @@ def judge(
     comparison = compare(reference, candidate, self_check=measured.near_tie if measured else None)
     loads = [run.neighbours for run in (reference_run, candidate_run) if run.neighbours is not None]
     neighbours = max(loads) if loads else None
-    return comparison, diagnose(comparison, reference, candidate, neighbours=neighbours)
+    return comparison, diagnose(
+        comparison,
+        reference,
+        candidate,
+        neighbours=neighbours,
+        first_after_start={reference_run.first_after_start, candidate_run.first_after_start} == {True, False},
+    )

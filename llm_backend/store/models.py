@@ -79,6 +79,7 @@ class RunRow(Base):
     ttft_s: Mapped[float | None]
     duration_s: Mapped[float | None]
     neighbours: Mapped[int | None]
+    served_before: Mapped[int | None]
     engine_url: Mapped[str]
     owner: Mapped[str]
     """The process recording this run; see `owner.py`."""

@@ -82,6 +82,7 @@ def select_runs() -> AnySelect:
         RunRow.ttft_s,
         RunRow.duration_s,
         RunRow.neighbours,
+        RunRow.served_before,
         RunRow.engine_url,
         ReceiptRow.prompt_tokens,
         ReceiptRow.completion_tokens,

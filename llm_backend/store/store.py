@@ -79,6 +79,7 @@ class Store:
         kind: Literal["ask", "replay"],
         reference_run_id: str | None = None,
         neighbours: int | None = None,
+        served_before: int | None = None,
         engine_url: str = "",
     ) -> Run:
         """Record that a run has started."""
@@ -89,6 +90,7 @@ class Store:
             status="running",
             reference_run_id=reference_run_id,
             neighbours=neighbours,
+            served_before=served_before,
             engine_url=engine_url,
             request=request.model_dump_json(),
             engine=engine.model_dump_json(),

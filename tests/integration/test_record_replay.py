@@ -283,3 +283,26 @@ async def test_another_seed_is_named_as_the_reason(engine, store, engine_script)
     result = await replay(engine, store, run, chat_id="chat", request=with_seed(recorded.request, 2))
     assert result.comparison.verdict is Verdict.DIVERGED
     assert result.diagnosis.cause is Cause.REQUEST_DIFFERS
+
+
+async def test_a_difference_from_the_first_run_after_a_start_names_the_cold_start(
+    engine, store, engine_script
+) -> None:
+    engine_script.served = 1  # the launch's own
+    run, _ = await ask(engine, store)
+    assert run.first_after_start
+    engine_script.served = 2
+    engine_script.enqueue(Reply(drift=-0.01))
+    result = await replay(engine, store, run, chat_id="chat")
+    assert result.run.first_after_start is False
+    assert result.diagnosis.cause is Cause.COLD_START
+
+
+@pytest.mark.parametrize("served", [None, 1, 2])
+async def test_two_runs_as_warm_as_each_other_are_no_cold_start(engine, store, engine_script, served) -> None:
+    engine_script.served = served
+    run, _ = await ask(engine, store)
+    engine_script.enqueue(Reply(drift=-0.01))
+    result = await replay(engine, store, run, chat_id="chat")
+    assert run.served_before == served
+    assert result.diagnosis.cause is Cause.UNEXPLAINED
