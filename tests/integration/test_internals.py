@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -87,8 +88,11 @@ class TestTheRunner:
     """With interpreters of a few lines: what the app sees of a script that misbehaves."""
 
     def interpreter(self, tmp_path: Path, body: str) -> Path:
+        script = tmp_path / "script.py"
+        script.write_text(f"import json, os, sys, time\n{body}\n")
         file = tmp_path / "interpreter"
-        file.write_text(f"#!{sys.executable}\nimport json, os, sys, time\n{body}\n")
+        # Not the interpreter's own path after #!, which must not hold a space.
+        file.write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(script))}\n")
         file.chmod(0o755)
         return file
 
