@@ -172,7 +172,7 @@ class Completion(Frozen):
         return tuple(token.id for token in self.tokens)
 
 
-_ADDED_TO_FORMAT_1 = ("linear_kernel", "top_p_pinned", "attention_kernel")
+ADDED_TO_FORMAT_1 = ("linear_kernel", "top_p_pinned", "attention_kernel")
 """Fingerprint fields younger than the format: left out while unknown, so older digests stay what they are."""
 
 
@@ -226,7 +226,7 @@ class EngineFingerprint(Frozen):
     @model_serializer(mode="wrap")
     def _without_unknown_additions(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
         document: dict[str, Any] = plain(self)
-        unknown = [name for name in _ADDED_TO_FORMAT_1 if document.get(name, "") is None]
+        unknown = [name for name in ADDED_TO_FORMAT_1 if document.get(name, "") is None]
         return {name: value for name, value in document.items() if name not in unknown}
 
     @cached_property

@@ -41,7 +41,7 @@ from llm_backend.phrases import (
 from llm_backend.probe_phrases import Finding
 from llm_backend.proof import Proof
 from llm_backend.proof_phrases import proof_sentence
-from llm_backend.receipt import EngineFingerprint, Receipt, Sampling
+from llm_backend.receipt import ADDED_TO_FORMAT_1, EngineFingerprint, Receipt, Sampling
 from llm_backend.repeat_phrases import repeat_note, step_lines, step_title
 from llm_backend.run import Run
 from llm_backend.scoring import Check
@@ -304,10 +304,14 @@ def fingerprint_json(engine: EngineFingerprint) -> str:
 
 
 def fingerprint_rows(engine: EngineFingerprint, lang: Language = "en") -> Rows:
-    """Every fact about an engine, unknown ones included: what was not told is worth knowing."""
+    """Every fact about an engine, unknown ones included: what was not told is worth knowing.
+
+    Except those that only a strict engine on a GPU can tell: elsewhere there is nothing to know.
+    """
     return [
         (field_label("engine", field, lang), _value(getattr(engine, field), lang))
         for field in EngineFingerprint.model_fields
+        if field not in ADDED_TO_FORMAT_1 or getattr(engine, field) is not None
     ]
 
 
