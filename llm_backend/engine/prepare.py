@@ -69,6 +69,7 @@ def launch_values(settings: Settings, device: Device, gpus: tuple[Gpu, ...]) -> 
         seed=settings.seed,
         max_model_len=settings.max_model_len or DEFAULT_CONTEXT[device],
         gpu_memory_utilization=settings.gpu_memory_utilization,
+        cores=len(os.sched_getaffinity(0)) if device == "cpu" else None,
         compute_capability=gpus[0].capability[0] if device == "cuda" and gpus else None,
     )
 

@@ -16,6 +16,9 @@ from typing import Literal
 Device = Literal["cpu", "cuda"]
 Profile = Literal["strict", "fast"]
 
+FEW_CORES = 2
+"""Cores up to which vLLM's habit of keeping one free for its scheduler leaves half of them idle, or more."""
+
 HOPPER = 9
 """Major compute capability of H100, H200 and H20."""
 
@@ -34,6 +37,8 @@ class Entry:
     why: str
     source: str
     devices: tuple[Device, ...] = ("cpu", "cuda")
+    few_cores: bool | None = None
+    """True: only on machines with up to `FEW_CORES` cores; None: everywhere."""
     hopper: bool | None = None
     """True: only on compute capability 9; False: only elsewhere; None: everywhere."""
 
@@ -59,6 +64,8 @@ class LaunchValues:
     seed: int
     max_model_len: int
     gpu_memory_utilization: float = 0.9
+    cores: int | None = None
+    """Cores this process may use; None when they do not matter."""
     compute_capability: int | None = None
     """Major number of the GPU's compute capability, None on a CPU."""
 
@@ -121,6 +128,23 @@ COMMON: tuple[Entry, ...] = (
         "GiB of memory for the KV cache; by default vLLM takes most of the machine's.",
         "vllm/envs.py",
         devices=("cpu",),
+    ),
+    Entry(
+        "VLLM_CPU_NUM_OF_RESERVED_CPU",
+        "0",
+        "Both cores of a small machine compute: a prefill takes half the time.",
+        _MEASURED_CPU,
+        devices=("cpu",),
+        few_cores=True,
+    ),
+    Entry(
+        "OMP_WAIT_POLICY",
+        "PASSIVE",
+        "A thread that has nothing to do sleeps. Otherwise the two would spin, and the server with its "
+        "scheduler would wait: 6 tokens/s were measured instead of 26.",
+        _MEASURED_CPU,
+        devices=("cpu",),
+        few_cores=True,
     ),
     Entry(
         "TORCH_COMPILE_DISABLE",
@@ -220,6 +244,7 @@ PROFILES: dict[Profile, tuple[Entry, ...]] = {"strict": (*COMMON, *STRICT), "fas
 def rows(profile: Profile, device: Device, values: LaunchValues) -> tuple[Row, ...]:
     """The profile's table as this launch uses it, in launch order."""
     hopper = values.compute_capability == HOPPER
+    few_cores = values.cores is not None and values.cores <= FEW_CORES
     filled = {
         "seed": values.seed,
         "max_model_len": values.max_model_len,
@@ -228,7 +253,7 @@ def rows(profile: Profile, device: Device, values: LaunchValues) -> tuple[Row, .
     return tuple(
         Row(entry.name, entry.value and entry.value.format(**filled), entry.why, entry.source)
         for entry in PROFILES[profile]
-        if device in entry.devices and entry.hopper in (None, hopper)
+        if device in entry.devices and entry.hopper in (None, hopper) and entry.few_cores in (None, few_cores)
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from llm_backend.engine.profiles import (
@@ -28,6 +30,14 @@ def launched(profile: Profile, device: Device, values: LaunchValues) -> tuple[li
 
 def value_of(argv: list[str], flag: str) -> str:
     return argv[argv.index(flag) + 1]
+
+
+@pytest.mark.parametrize(("cores", "expected"), [(1, "0"), (2, "0"), (3, None), (None, None)])
+def test_a_small_machine_computes_on_all_its_cores(cores: int | None, expected: str | None) -> None:
+    table = rows("fast", "cpu", replace(CPU, cores=cores))
+    environ = environment(table)
+    assert environ.get("VLLM_CPU_NUM_OF_RESERVED_CPU") == expected
+    assert ("OMP_WAIT_POLICY" in environ) == (expected is not None)  # never the one without the other
 
 
 def test_strict_on_hopper_is_the_combination_that_passed_every_cell() -> None:
