@@ -29,7 +29,8 @@ from llm_backend.store import Run, Store
 
 SAMPLE = f"{TASKS[1]}\n{FILLER * 36}{TASKS[1]}"
 """Asked where no receipt is given: about 670 tokens, so that most of it can come from the cache. With
-these the CPU engine's probabilities moved by 0.02 to 0.08 nats, with 470 by nothing."""
+these the CPU engine's probabilities moved by 0.02 to 0.08 nats on one core (on two by nothing), with 470
+by nothing."""
 
 TOKENS = 48
 """Of the answer to it."""

@@ -53,17 +53,22 @@ class TestFast:
         probe = await probe_seed(fast_engine, store, chat_id="test", tokens=1)
         assert (probe.outcome, probe.reason) == (SeedOutcome.UNDECIDED, "likely_anyway")
 
-    async def test_recording_changes_nothing_and_the_cache_moves_probabilities(
+    async def test_recording_changes_nothing_and_the_cache_is_judged_by_what_it_moves(
         self, fast_engine, store
     ) -> None:
+        """Whether a hit moves anything depends on the machine: on one core it did, on two it did not."""
         reference = await ask_sample(fast_engine, store, chat_id="test")
         observer, cache = await guard_replays(fast_engine, store, reference, chat_id="test")
         assert observer.outcome is GuardOutcome.SAME
         assert (observer.comparison.level, observer.control.level) == ("tokens", "logprobs")
         assert observer.comparison.compared == observer.control.compared > 0
         assert cache.control.verdict is Verdict.IDENTICAL
-        assert cache.outcome in (GuardOutcome.DRIFTED, GuardOutcome.DIFFERENT)
-        assert cache.diagnosis.cause is Cause.PREFIX_CACHE
+        outcomes = {
+            Verdict.IDENTICAL: (GuardOutcome.SAME, Cause.NONE),
+            Verdict.DRIFTED: (GuardOutcome.DRIFTED, Cause.PREFIX_CACHE),
+            Verdict.DIVERGED: (GuardOutcome.DIFFERENT, Cause.PREFIX_CACHE),
+        }
+        assert (cache.outcome, cache.diagnosis.cause) == outcomes[cache.comparison.verdict]
         missed, hit = cache.cached_prompt_tokens
         assert (missed, hit > 500) == (0, True)
 
