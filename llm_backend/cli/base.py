@@ -10,6 +10,7 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from llm_backend import render
 from llm_backend.compare import Comparison, Verdict
@@ -22,8 +23,22 @@ REPRODUCED, NOT_REPRODUCED, UNDECIDED = 0, 1, 2
 CLI_CHAT = "cli"
 """Runs asked from a terminal belong to this chat in `encore list` and the panel."""
 
+ORDER = (
+    *("ask", "replay", "check", "compare"),
+    *("probe", "isolate", "verify", "bench", "logits", "attention"),
+    *("list", "show", "export", "doctor", "version"),
+)
+"""Commands as `encore --help` lists them: the everyday ones first."""
+
+
+class InOrder(TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=ORDER.index)
+
+
 app = typer.Typer(
     name="encore",
+    cls=InOrder,
     help="Ask, keep the receipt, replay it and see whether the same tokens come back.",
     no_args_is_help=True,
     add_completion=False,

@@ -12,6 +12,7 @@ from scripted_engine import DEFAULT_TEXT, Reply, Script
 
 from llm_backend.access import open_store
 from llm_backend.cli import main
+from llm_backend.cli.base import ORDER
 from llm_backend.config import load_settings
 from llm_backend.receipt import parse_receipt
 from llm_backend.scoring import Check, CheckVerdict
@@ -278,3 +279,10 @@ def test_without_alternatives_the_report_says_so(encore: Encore) -> None:
     code, out, _ = encore("compare", digest, digest)
     assert code == 0
     assert "No alternatives were recorded" in out
+
+
+def test_help_lists_every_command_the_everyday_ones_first(encore: Encore) -> None:
+    code, out, _ = encore("--help")
+    assert code == 0
+    listed = [line.split()[1] for line in out.splitlines() if line.startswith("│ ") and line[2] != " "]
+    assert [name for name in listed if not name.startswith("-")] == list(ORDER)
