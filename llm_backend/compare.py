@@ -14,25 +14,35 @@ Verdict, in order of the questions asked:
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
+from llm_backend.altered import body_of
 from llm_backend.engine_changes import EngineChange, engine_changes
 from llm_backend.receipt import (
     EngineFingerprint,
     Frozen,
     GenerationRequest,
     Receipt,
+    Sampling,
     Status,
     TokenRecord,
     known_logprob,
 )
 
 NEAR_TIE = 0.125
-"""Nats. One bfloat16 step of a logit between 16 and 32, and the largest margin at which a trained
-model's greedy answer was seen to fork when nothing but the batch changed."""
+"""Nats, where nothing was measured. One bfloat16 step of a logit between 16 and 32, and the largest
+margin at which a trained model's greedy answer was seen to fork when nothing but the batch changed."""
+
+ENOUGH_POSITIONS = 8
+"""Known positions before a fork from which on their largest drift says something about the engine."""
+
+
+# Keys of a body that model, prompt and effective settings already compare, or that `stream` implies.
+_SAID_ELSEWHERE = frozenset({"model", "messages", "stream_options", *Sampling.model_fields})
 
 
 class Verdict(StrEnum):
@@ -67,11 +77,26 @@ class Reason(Frozen):
 
 
 class RequestChange(Frozen):
-    """One sampling field whose effective value differs."""
+    """One sampling field whose effective value differs, or another key of the body as sent."""
 
     field: str
-    reference: str
-    candidate: str
+    reference: str | None
+    """None when this side did not send it; only for keys that are no sampling field."""
+    candidate: str | None
+
+
+class NearTie(Frozen):
+    """Up to which margin rounding can swap two tokens here, and how that is known.
+
+    Each of the two logprobs may move by the drift, one up and one down: twice the largest drift measured.
+    """
+
+    nats: float = NEAR_TIE
+    basis: Literal["drift", "self_check", "assumed"] = "assumed"
+    """`drift`: between these two runs before they fork. `self_check`: between the engine's own prefill
+    and decoding (`scoring.Calibration`). `assumed`: neither was measured."""
+    positions: int | None = None
+    """Measured over so many; None when assumed."""
 
 
 class Fork(Frozen):
@@ -85,7 +110,8 @@ class Fork(Frozen):
     """Nats: the reference's most likely token minus the second; None unless both are known."""
     exact_tie: bool
     near_tie: bool
-    """Margin at most `NEAR_TIE`; an exact tie is also a near one."""
+    """Margin at most `threshold`; an exact tie is also a near one."""
+    threshold: NearTie = NearTie()
     reference_probability: float | None
     """Of the reference's token, as the reference's engine gave it."""
     reference_on_candidate: float | None
@@ -129,8 +155,11 @@ class Comparison(Frozen):
         return self.verdict in (Verdict.IDENTICAL, Verdict.DRIFTED)
 
 
-def compare(reference: Receipt, candidate: Receipt) -> Comparison:
-    """Compare what was recorded with what was replayed."""
+def compare(reference: Receipt, candidate: Receipt, *, self_check: NearTie | None = None) -> Comparison:
+    """Compare what was recorded with what was replayed.
+
+    `self_check`: how near a near tie is by the engine's own drift, where that was measured.
+    """
     before, after = reference.completion, candidate.completion
     shorter = min(len(before.tokens), len(after.tokens))
     reasons = tuple(_reasons(reference, candidate))
@@ -143,7 +172,7 @@ def compare(reference: Receipt, candidate: Receipt) -> Comparison:
         reference_end=receipt_end(reference),
         candidate_end=receipt_end(candidate),
         same_text=before.text == after.text,
-        request_changes=_request_changes(reference.request, candidate.request),
+        request_changes=tuple(_request_changes(reference.request, candidate.request)),
         engine_changes=engine_changes(
             reference.engine, candidate.engine, seeded=_seeded(reference) and _seeded(candidate)
         ),
@@ -151,10 +180,11 @@ def compare(reference: Receipt, candidate: Receipt) -> Comparison:
     if reasons:
         return common
     position = _first_difference(before.token_ids, after.token_ids)
+    drift = _measure_drift(before.tokens, after.tokens, position, _same_logprobs_mode(reference, candidate))
     fork = None
     if position < shorter or _ended_by_itself(reference, candidate):
-        fork = _fork(before.tokens, after.tokens, position)
-    drift = _measure_drift(before.tokens, after.tokens, position, _same_logprobs_mode(reference, candidate))
+        threshold = _measured_threshold(drift, position) or self_check or NearTie()
+        fork = _fork(before.tokens, after.tokens, position, threshold)
     if fork:
         verdict = Verdict.DIVERGED
     else:
@@ -281,18 +311,35 @@ def _same_logprobs_mode(reference: Receipt, candidate: Receipt) -> bool:
     return before is None or after is None or before == after
 
 
-def _request_changes(reference: GenerationRequest, candidate: GenerationRequest) -> tuple[RequestChange, ...]:
+def _request_changes(reference: GenerationRequest, candidate: GenerationRequest) -> Iterator[RequestChange]:
     before, after = reference.effective, candidate.effective
-    return tuple(
-        RequestChange(
-            field=field, reference=str(getattr(before, field)), candidate=str(getattr(after, field))
-        )
-        for field in type(before).model_fields
-        if getattr(before, field) != getattr(after, field)
-    )
+    for field in type(before).model_fields:
+        old, new = getattr(before, field), getattr(after, field)
+        if old != new:
+            yield RequestChange(field=field, reference=str(old), candidate=str(new))
+    sent, again = body_of(reference), body_of(candidate)
+    if sent is None or again is None:
+        return
+    for key in sorted((sent.keys() | again.keys()) - _SAID_ELSEWHERE):
+        if sent.get(key) != again.get(key):
+            yield RequestChange(field=key, reference=_as_sent(sent, key), candidate=_as_sent(again, key))
 
 
-def _fork(before: tuple[TokenRecord, ...], after: tuple[TokenRecord, ...], position: int) -> Fork:
+def _as_sent(body: Mapping[str, Any], key: str) -> str | None:
+    return json.dumps(body[key], ensure_ascii=False) if key in body else None
+
+
+def _measured_threshold(drift: Mapping[str, Any], compared: int) -> NearTie | None:
+    """From the drift before a fork; None without any, or over too few positions."""
+    known, largest = compared - drift["unknown_logprobs"], drift["max_abs_logprob_diff"]
+    if not largest or known < ENOUGH_POSITIONS:
+        return None
+    return NearTie(nats=2 * largest, basis="drift", positions=known)
+
+
+def _fork(
+    before: tuple[TokenRecord, ...], after: tuple[TokenRecord, ...], position: int, threshold: NearTie
+) -> Fork:
     left = before[position] if position < len(before) else None
     right = after[position] if position < len(after) else None
     margin = logprob_margin(left) if left else None
@@ -302,7 +349,8 @@ def _fork(before: tuple[TokenRecord, ...], after: tuple[TokenRecord, ...], posit
         candidate=right,
         logprob_margin=margin,
         exact_tie=margin == 0,
-        near_tie=margin is not None and margin <= NEAR_TIE,
+        near_tie=margin is not None and margin <= threshold.nats,
+        threshold=threshold,
         reference_probability=probability(left.logprob) if left else None,
         reference_on_candidate=probability(logprob_of(left.id, right)) if left and right else None,
         candidate_probability=probability(right.logprob) if right else None,
@@ -319,7 +367,8 @@ def _measure_drift(
     largest = total = 0.0
     for position in range(stop if comparable else 0):
         left, right = before[position], after[position]
-        if first_alternative is None and left.top != right.top:
+        # A side that recorded none says nothing about them.
+        if first_alternative is None and left.top and right.top and left.top != right.top:
             first_alternative = position
         a, b = known_logprob(left.logprob), known_logprob(right.logprob)
         if a is None or b is None:

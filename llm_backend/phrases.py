@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from llm_backend.compare import Comparison, Fork, Reason, Verdict
 from llm_backend.diagnose import Cause, Diagnosis, Evidence
-from llm_backend.receipt import TokenRecord
+from llm_backend.receipt import Sampling, TokenRecord
 from llm_backend.run import Run
 from llm_backend.scoring import MARGIN, Check, CheckVerdict
 from llm_backend.strings import Language, text
@@ -142,8 +142,12 @@ def end_phrase(end: str, lang: Language = "en") -> str:
 def evidence_sentence(evidence: Evidence, lang: Language = "en") -> str:
     values = dict(evidence.values)
     if "field" in values:
-        group = "sampling" if evidence.key == "evidence.request" else "engine"
+        group = "engine" if evidence.key == "evidence.engine" else "sampling"
         values["field"] = field_label(group, str(values["field"]), lang)
+    if evidence.key in ("evidence.request", "evidence.observation"):
+        values |= {
+            side: text("value.not_sent", lang) for side in ("reference", "candidate") if values[side] is None
+        }
     if "end" in values:
         values["end"] = end_phrase(str(values["end"]), lang)
     return text(evidence.key, lang, **values)
@@ -160,9 +164,15 @@ def diagnosis_sentence(diagnosis: Diagnosis, lang: Language = "en") -> str:
 
 
 def field_label(group: str, field: str, lang: Language = "en") -> str:
-    """A field of `Sampling` ("sampling") or `EngineFingerprint` ("engine") for people."""
-    if field.startswith("env."):
-        return field.removeprefix("env.")
+    """A field of `Sampling` ("sampling") or `EngineFingerprint` ("engine") for people.
+
+    Environment variables, flags and other keys of a request's body keep the names that they are sent under.
+    """
+    for group_of_names in ("env.", "argv."):
+        if field.startswith(group_of_names):
+            return field.removeprefix(group_of_names)
+    if group == "sampling" and field not in Sampling.model_fields:
+        return field
     return text(f"{group}.{field}", lang)
 
 

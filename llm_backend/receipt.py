@@ -20,7 +20,15 @@ from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import rfc8785
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from llm_backend.errors import ReceiptInvalid
 
@@ -164,6 +172,10 @@ class Completion(Frozen):
         return tuple(token.id for token in self.tokens)
 
 
+ADDED_TO_FORMAT_1 = ("linear_kernel", "top_p_pinned", "attention_kernel")
+"""Fingerprint fields younger than the format: left out while unknown, so older digests stay what they are."""
+
+
 class EngineFingerprint(Frozen):
     """Which engine answered. None is "unknown", never a guess.
 
@@ -203,6 +215,19 @@ class EngineFingerprint(Frozen):
     engine_seed: BigInt | None = None
     system_fingerprint: str | None = None
     """vLLM's own hash: does not show weights, GPU, driver, prefix caching or batch invariance."""
+    linear_kernel: Literal["cublas", "triton"] | None = None
+    """What computes the linear layers in batch-invariant mode, as the engine's self-check decided."""
+    top_p_pinned: bool | None = None
+    """Whether top-p keeps the same tokens in any company, as the engine's self-check found."""
+
+    attention_kernel: Literal["segments", "vllm"] | None = None
+    """What serves attention in batch-invariant mode: contexts cut at fixed places, or vLLM's own kernel."""
+
+    @model_serializer(mode="wrap")
+    def _without_unknown_additions(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        document: dict[str, Any] = plain(self)
+        unknown = [name for name in ADDED_TO_FORMAT_1 if document.get(name, "") is None]
+        return {name: value for name, value in document.items() if name not in unknown}
 
     @cached_property
     def digest(self) -> str:

@@ -96,9 +96,10 @@ class Recording:
 
     async def __aenter__(self) -> Self:
         request = self._request
-        self._fingerprint, self._neighbours, prompt_tokens = await asyncio.gather(
+        self._fingerprint, self._neighbours, self._served_before, prompt_tokens = await asyncio.gather(
             self._engine.identity(),
             self._engine.running(),
+            self._engine.served(),
             self._engine.prompt_tokens(request.model, request.messages),
         )
         # Refused before sending, with the real numbers: the engine's own message may quote others.
@@ -107,8 +108,13 @@ class Recording:
             raise PromptTooLong(prompt_tokens, budget, context)
         self._started = time.monotonic()
         self._ttft_s: float | None = None
-        self._stream: EngineStream = await self._engine.stream(request).__aenter__()
+        # An answer in one piece has come whole when the stream is entered: watch before.
         self._watch = asyncio.create_task(self._watch_neighbours())
+        try:
+            self._stream: EngineStream = await self._engine.stream(request).__aenter__()
+        except BaseException:
+            self._watch.cancel()
+            raise
         return self
 
     async def _watch_neighbours(self) -> None:
@@ -157,6 +163,7 @@ class Recording:
             kind=self._kind,
             reference_run_id=self._reference_run_id,
             neighbours=self._neighbours,
+            served_before=self._served_before,
             engine_url=self._engine.url,
         )
         self._flushed_at = time.monotonic()

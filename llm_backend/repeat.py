@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
+from llm_backend.check import Calibrations
 from llm_backend.engine.client import EngineClient
 from llm_backend.load import Load, LoadWatch, neighbours
 from llm_backend.receipt import EngineFingerprint, Receipt
@@ -33,6 +34,7 @@ class Repetition:
         shape: Shape = Shape.MIXED,
         chat_id: str,
         on_progress: Callable[[Progress], None] | None = None,
+        calibrations: Calibrations | None = None,
     ) -> None:
         self._engine = engine
         self._store = store
@@ -42,6 +44,7 @@ class Repetition:
         self._shape = shape
         self._chat_id = chat_id
         self._on_progress = on_progress
+        self._calibrations = calibrations
         self._steps: list[Step] = []
         self._done = 0
 
@@ -81,7 +84,12 @@ class Repetition:
         for attempt in range(self._times):
             load.check()
             result = await replay(
-                self._engine, self._store, self._reference, chat_id=self._chat_id, on_tokens=on_tokens
+                self._engine,
+                self._store,
+                self._reference,
+                chat_id=self._chat_id,
+                on_tokens=on_tokens,
+                calibrations=self._calibrations,
             )
             self._done += 1
             watch.note_running(result.run.neighbours)

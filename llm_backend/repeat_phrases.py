@@ -107,7 +107,7 @@ def _bound(same: int, n: int) -> int:
 def _reasons(step: Step, lang: Language) -> Iterator[str]:
     load = step.load
     # A proven load is what the verdict takes for granted.
-    odd = list(_load(load, lang)) if load.one_at_a_time or not load.most else []
+    odd = list(load_sentences(load, lang)) if load.one_at_a_time or not load.most else []
     yield from odd
     if step.fork:
         values = {"position": step.fork.position, "distinct": step.distinct, "runs": step.comparable + 1}
@@ -118,7 +118,7 @@ def _reasons(step: Step, lang: Language) -> Iterator[str]:
 
 
 def _facts(step: Step, lang: Language) -> Iterator[str]:
-    yield from _load(step.load, lang)
+    yield from load_sentences(step.load, lang)
     if step.same_tokens != step.identical:
         yield _share("repeat.tokens", step.same_tokens, step.comparable, lang)
     if step.largest_drift:
@@ -143,7 +143,8 @@ def _causes(step: Step, lang: Language) -> list[str]:
     return [sentence for sentence in said.values() if sentence]
 
 
-def _load(load: LoadSeen, lang: Language) -> Iterator[str]:
+def load_sentences(load: LoadSeen, lang: Language = "en") -> Iterator[str]:
+    """What was seen of the load that was asked for."""
     values = load.model_dump(exclude={"shape"})
     if load.shape is None:
         if load.running:

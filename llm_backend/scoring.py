@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from llm_backend.compare import Reason, identity_reasons
+from llm_backend.compare import NearTie, Reason, identity_reasons
 from llm_backend.engine_changes import EngineChange, engine_changes
 from llm_backend.receipt import EngineFingerprint, Frozen, Receipt, Sampling, TokenRecord, known_logprob
 
@@ -71,6 +71,11 @@ class Calibration(Frozen):
     @property
     def tolerance(self) -> float:
         return MARGIN * self.largest
+
+    @property
+    def near_tie(self) -> NearTie:
+        """Up to which margin this engine's rounding swaps two tokens."""
+        return NearTie(nats=2 * self.largest, basis="self_check", positions=self.positions)
 
 
 class Check(Frozen):

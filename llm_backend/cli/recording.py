@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from llm_backend import render
-from llm_backend.access import find_receipt, open_engine, open_store
+from llm_backend.access import find_receipt, open_engine, open_store, receipt_file
 from llm_backend.answer_judge import AnswerJudge, answers_after_fork, check_receipt_answer
 from llm_backend.answer_phrases import answer_line
 from llm_backend.answers import AnswerPair
@@ -29,8 +29,10 @@ from llm_backend.cli.base import (
 )
 from llm_backend.compare import Comparison, compare
 from llm_backend.config import Settings, load_settings
-from llm_backend.diagnose import Diagnosis, diagnose
+from llm_backend.diagnose import diagnose
+from llm_backend.distributions import measure_distributions
 from llm_backend.errors import EncoreError
+from llm_backend.proof import Proof, tally_proof
 from llm_backend.receipt import Message, Receipt, Sampling
 from llm_backend.record import build_request, record
 from llm_backend.sampling import parse_sampling
@@ -115,16 +117,18 @@ def compare_receipts(
 ) -> None:
     """Compare two receipts that are already recorded."""
 
-    async def work() -> tuple[Comparison, Diagnosis, AnswerPair | None]:
+    async def work() -> tuple[Receipt, Receipt, Comparison, AnswerPair | None]:
         settings = load_settings()
         recorded, other = await find_receipt(settings, reference), await find_receipt(settings, candidate)
         comparison = compare(recorded, other)
         async with AnswerJudge() as judge:
             answers = await answers_after_fork(judge, comparison, recorded, other)
-        return comparison, diagnose(comparison, recorded, other, neighbours=None), answers
+        return recorded, other, comparison, answers
 
-    comparison, diagnosis, answers = run_async(work())
-    print_comparison(comparison, diagnosis, format, answers)
+    recorded, other, comparison, answers = run_async(work())
+    diagnosis = diagnose(comparison, recorded, other, neighbours=None)
+    distributions = measure_distributions(recorded, other, comparison)
+    print_comparison(comparison, diagnosis, format, distributions, answers)
     sys.exit(exit_code([comparison], level))
 
 
@@ -150,16 +154,25 @@ def list_runs(
 
 @app.command()
 def show(receipt: ReceiptArgument, format: FormatOption = Format.TEXT) -> None:
-    """Show one receipt: settings as sent and effective, engine, answer."""
-    recorded = run_async(find_receipt(load_settings(), receipt))
+    """Show one receipt: settings as sent and effective, engine, answer, and what has been proven for it."""
+    recorded, proof = run_async(_with_proof(load_settings(), receipt))
     if format is Format.JSON:
         print(recorded.to_json())
     elif format is Format.MARKDOWN:
-        print(render.receipt_markdown(recorded))
+        print(render.receipt_markdown(recorded, proof=proof))
     else:
-        print(render.receipt_text(recorded))
+        print(render.receipt_text(recorded, proof=proof))
         if line := run_async(_answer_line(recorded)):
             print(f"\n{line}")
+
+
+async def _with_proof(settings: Settings, name: str) -> tuple[Receipt, Proof | None]:
+    """A file is shown without looking into any database, so nothing is known to be proven for it."""
+    if (recorded := receipt_file(name)) is not None:
+        return recorded, None
+    async with open_store(settings) as store:
+        run = await store.run_by_digest_prefix(name)
+        return await store.receipt_of(run.id), tally_proof(run, await store.seen(run))
 
 
 @app.command()

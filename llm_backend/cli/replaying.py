@@ -30,6 +30,7 @@ from llm_backend.cli.base import (
 )
 from llm_backend.compare import Comparison
 from llm_backend.config import Settings, load_settings
+from llm_backend.distributions import measure_distributions
 from llm_backend.load import parse_neighbours
 from llm_backend.receipt import Receipt
 from llm_backend.repeat import Repetition
@@ -76,11 +77,19 @@ async def _replay(settings: Settings, name: str, url: str | None, format: Format
             def show(done: int, recorded: int) -> None:
                 status.update(f"replay: {done} of {recorded} tokens")
 
-            result = await replay_run(client, store, reference, chat_id=CLI_CHAT, on_tokens=show)
+            result = await replay_run(
+                client,
+                store,
+                reference,
+                chat_id=CLI_CHAT,
+                on_tokens=show,
+                calibrations=open_calibrations(settings),
+            )
         recorded, replayed = await store.receipt_of(reference.id), await store.receipt_of(result.run.id)
     async with AnswerJudge() as judge:
         answers = await answers_after_fork(judge, result.comparison, recorded, replayed)
-    print_comparison(result.comparison, result.diagnosis, format, answers)
+    distributions = measure_distributions(recorded, replayed, result.comparison)
+    print_comparison(result.comparison, result.diagnosis, format, distributions, answers)
     return result.comparison
 
 
@@ -105,6 +114,7 @@ async def _repeat(
                 shape=shape,
                 chat_id=CLI_CHAT,
                 on_progress=lambda now: status.update(progress_line(now)),
+                calibrations=open_calibrations(settings),
             )
             try:
                 await repetition.run()

@@ -21,6 +21,8 @@ WORKING_BYTES = 2 * 1024**3
 
 _GIB = 1024**3
 
+_MEMINFO, _CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+
 
 def check_port(host: str, port: int, *, variable: str) -> None:
     """Refuse a taken port, naming who holds it."""
@@ -117,6 +119,34 @@ def check_gpu(gpus: Sequence[Gpu], folder: Path | None, max_model_len: int, util
             f"{_gib(claimed)} GiB of {gpu.name} may be used.",
             "Lower ENCORE_MAX_MODEL_LEN, raise ENCORE_GPU_MEMORY_UTILIZATION, or use a larger GPU.",
         )
+
+
+def check_memory(folder: Path | None, cache_bytes: int, available: int | None) -> None:
+    """Refuse a CPU engine for which the machine has no memory left: the kernel would end one of the two."""
+    weights = sum(path.stat().st_size for path in weight_files(folder)) if folder else 0
+    needed = weights + cache_bytes + WORKING_BYTES
+    if available is not None and needed > available:
+        raise LaunchError(
+            f"Another engine needs about {_gib(needed)} GiB (weights {_gib(weights)}, KV cache "
+            f"{_gib(cache_bytes)}, working memory {_gib(WORKING_BYTES)}); {_gib(available)} GiB are free.",
+            "Stop the engine that is running (./start.sh stop), or something else.",
+        )
+
+
+def available_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int | None:
+    """Bytes a new process may still take: the machine's, or less where a container is limited."""
+    amounts: list[int] = []
+    try:
+        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        amounts.append(int(lines["MemAvailable"].split()[0]) * 1024)
+    except (OSError, KeyError, ValueError):
+        pass
+    try:
+        limit = int((cgroup / "memory.max").read_text())  # "max" where there is no limit
+        amounts.append(limit - int((cgroup / "memory.current").read_text()))
+    except (OSError, ValueError):
+        pass
+    return min(amounts, default=None)
 
 
 def kv_cache_bytes(folder: Path, tokens: int) -> int:

@@ -37,6 +37,16 @@ class ReceiptRow(Base):
     """A receipt under its digest; never updated, never stored twice."""
 
     __tablename__ = "receipts"
+    __table_args__ = (
+        Index(
+            "ix_receipts_proof",
+            "fingerprint_digest",
+            "sampling_class",
+            "digest",
+            "prompt_tokens",
+            "completion_tokens",
+        ),
+    )
 
     digest: Mapped[str] = mapped_column(primary_key=True)
     format: Mapped[int]
@@ -46,6 +56,8 @@ class ReceiptRow(Base):
     completion_tokens: Mapped[int]
     finish_reason: Mapped[str | None]
     fingerprint_digest: Mapped[str]
+    sampling_class: Mapped[str]
+    """`proof.sampling_class` of what was asked."""
 
 
 class RunRow(Base):
@@ -67,6 +79,7 @@ class RunRow(Base):
     ttft_s: Mapped[float | None]
     duration_s: Mapped[float | None]
     neighbours: Mapped[int | None]
+    served_before: Mapped[int | None]
     engine_url: Mapped[str]
     owner: Mapped[str]
     """The process recording this run; see `owner.py`."""

@@ -82,11 +82,13 @@ def select_runs() -> AnySelect:
         RunRow.ttft_s,
         RunRow.duration_s,
         RunRow.neighbours,
+        RunRow.served_before,
         RunRow.engine_url,
         ReceiptRow.prompt_tokens,
         ReceiptRow.completion_tokens,
         ReceiptRow.finish_reason,
         ReceiptRow.fingerprint_digest,
+        ReceiptRow.sampling_class,
         verdict.label("verdict"),
     ).outerjoin(ReceiptRow, ReceiptRow.digest == RunRow.digest)
 

@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from llm_backend.compare import Comparison
 from llm_backend.diagnose import Diagnosis
 from llm_backend.errors import ReceiptNotFound, StoreError
+from llm_backend.proof import Seen
 from llm_backend.receipt import EngineFingerprint, GenerationRequest, Receipt, TokenRecord
 from llm_backend.run import Run
 from llm_backend.scoring import Check
@@ -29,7 +30,9 @@ from llm_backend.store.database import open_database, refusals_as_sentences, wri
 from llm_backend.store.findings import StoredFinding, finding_values, to_finding
 from llm_backend.store.models import ComparisonRow, FindingRow, ReceiptRow, RunRow, RunTokensRow
 from llm_backend.store.owner import is_gone, this_process
+from llm_backend.store.proofs import select_seen, to_seen
 from llm_backend.store.receipts import (
+    decode_engine,
     decode_receipt,
     encode_receipt,
     export_document,
@@ -76,6 +79,7 @@ class Store:
         kind: Literal["ask", "replay"],
         reference_run_id: str | None = None,
         neighbours: int | None = None,
+        served_before: int | None = None,
         engine_url: str = "",
     ) -> Run:
         """Record that a run has started."""
@@ -86,6 +90,7 @@ class Store:
             status="running",
             reference_run_id=reference_run_id,
             neighbours=neighbours,
+            served_before=served_before,
             engine_url=engine_url,
             request=request.model_dump_json(),
             engine=engine.model_dump_json(),
@@ -272,6 +277,30 @@ class Store:
         if row is None:
             raise ReceiptNotFound(f"No comparison {comparison_id} is stored.")
         return to_comparison(row)
+
+    # -- proof -------------------------------------------------------------------------------------
+
+    async def seen(self, run: Run) -> list[Seen]:
+        """All comparisons of the run's engine and class of settings, counted; for `proof.tally_proof`."""
+        if run.fingerprint_digest is None or run.sampling_class is None:
+            return []
+        async with self._read() as connection:
+            rows = await connection.execute(select_seen(run.fingerprint_digest, run.sampling_class))
+            return [to_seen(row) for row in rows]
+
+    async def engine(self, fingerprint_digest: str) -> EngineFingerprint:
+        """The engine with this digest, from the shortest receipt that has it."""
+        query = (
+            select(ReceiptRow.digest)
+            .where(ReceiptRow.fingerprint_digest == fingerprint_digest)
+            .order_by(ReceiptRow.completion_tokens)
+            .limit(1)
+        )
+        async with self._read() as connection:
+            digest = await connection.scalar(query)
+        if digest is None:
+            raise ReceiptNotFound(f"No receipt of the engine {fingerprint_digest[:19]} is stored.")
+        return await asyncio.to_thread(decode_engine, digest, await self._body(digest))
 
     # -- findings ----------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from llm_backend.ui.prose import readable_prose
 from llm_backend.ui.replaying import check_in_chat, read_plan, repeat_in_chat, replay_in_chat
 from llm_backend.ui.session import ChatSession, current_session, start_session
 from llm_backend.ui.settings_form import read_form, widgets
+from llm_backend.ui.verifying import asked_to_verify, verify_in_chat
 
 REPLAY, CHECK, REPEAT, SHOW = "replay", "check", "repeat", "show_in_panel"
 _BUTTONS = ((REPLAY, "repeat"), (CHECK, "list-checks"), (REPEAT, "layers"), (SHOW, "panel-right-open"))
@@ -51,9 +52,12 @@ async def start_chat() -> None:
 
 
 async def ask_message(message: cl.Message) -> None:
-    """A question typed, picked or edited; an edited one takes back what followed it."""
+    """A question typed, picked or edited (which takes back what followed it), or `/verify`."""
     session = _session()
     session.rewind_to(message.id)
+    if (full := asked_to_verify(message.content)) is not None:
+        await _one_at_a_time(session, partial(verify_in_chat, backend(), session.lang, full=full))
+        return
     session.questions[message.id] = message.content
     await _ask(session, message.id)
 

@@ -16,6 +16,7 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 from pydantic import TypeAdapter
 
 from llm_backend import __version__
+from llm_backend.bench import prices
 from llm_backend.compare import Comparison
 from llm_backend.config import ROOT
 from llm_backend.diff import token_window
@@ -25,11 +26,12 @@ from llm_backend.phrases import run_summary
 from llm_backend.receipt import EngineFingerprint, GenerationRequest, Receipt, TokenRecord
 from llm_backend.store import StoredComparison
 from llm_backend.strings import Language, catalogue, pick_language, text
-from llm_backend.ui import metrics, views
+from llm_backend.ui import metrics, proof, views
 from llm_backend.ui.backend import backend
 from llm_backend.ui.engine_watch import status_sentence
 from llm_backend.ui.findings import all_outcomes, latest_outcomes, telling_replay
 from llm_backend.ui.panel import TITLES
+from llm_backend.ui.verifying import report_file
 
 router = APIRouter()
 
@@ -50,6 +52,7 @@ _comparisons: dict[tuple[str, Language], dict[str, Any]] = {}
 def add_routes(app: FastAPI) -> None:
     """Serve the routes of this module; what they raise becomes one sentence."""
     app.include_router(router)
+    app.include_router(proof.router)
     app.add_exception_handler(EncoreError, _refused)
 
 
@@ -141,6 +144,7 @@ async def run(run_id: str, accept_language: AcceptLanguage = None) -> dict[str, 
             EngineFingerprint.model_validate(recorded["engine"]),
             recorded["completion"]["cached_prompt_tokens"],
             lang,
+            await asyncio.to_thread(prices, backend().settings),
         ),
         "outcomes": outcomes,
         "telling_replay": telling_replay(outcomes),
@@ -229,6 +233,12 @@ async def tokens(
     records = _TOKENS.validate_python(await store.tokens(found, start, end))
     shown = token_window(records, 0, len(records))
     return [{**token, "position": start + token["position"]} for token in shown]
+
+
+@router.get("/reports/{report_id}")
+async def report(report_id: str) -> Response:
+    """The report of a verification made in the chat."""
+    return FileResponse(report_file(backend().settings, report_id), media_type="text/html")
 
 
 @router.get("/public/elements/{title}.jsx")

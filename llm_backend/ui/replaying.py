@@ -90,7 +90,12 @@ async def replay_in_chat(session: ChatSession, run_id: str) -> None:
             teller.at(min(1.0, done / max(1, recorded)), said)
 
         result = await replay(
-            backend().engine, backend().store, reference, chat_id=session.chat_id, on_tokens=on_tokens
+            backend().engine,
+            backend().store,
+            reference,
+            chat_id=session.chat_id,
+            on_tokens=on_tokens,
+            calibrations=open_calibrations(backend().settings),
         )
         teller.comparison, teller.kept = result.comparison_id, True
     metrics.count_run(result.run)
@@ -146,6 +151,7 @@ async def repeat_in_chat(session: ChatSession, plan: Plan) -> None:
             shape=plan.shape,
             chat_id=session.chat_id,
             on_progress=on_progress,
+            calibrations=open_calibrations(backend().settings),
         )
         try:
             await repetition.run()

@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from llm_backend.compare import NEAR_TIE
 from llm_backend.diagnose import Cause
 from llm_backend.diff import diff_window
+from llm_backend.distribution_phrases import distribution_sentences, strip_summary
+from llm_backend.distributions import measure_distributions
 from llm_backend.engine.profiles import explain
 from llm_backend.phrases import (
     diagnosis_sentence,
@@ -24,6 +27,8 @@ from llm_backend.phrases import (
     verdict_line,
     verdict_name,
 )
+from llm_backend.price import Bench
+from llm_backend.price_phrases import profile_price, setting_price
 from llm_backend.receipt import EngineFingerprint, GenerationRequest, Receipt, Sampling
 from llm_backend.run import Run
 from llm_backend.store import StoredComparison
@@ -86,8 +91,12 @@ def run_view(
     engine: EngineFingerprint,
     cached_prompt_tokens: int | None,
     lang: Language,
+    bench: Bench | None = None,
 ) -> dict[str, Any]:
-    """Everything the panel says about one run but what was found out about it later."""
+    """Everything the panel says about one run but what was found out about it later.
+
+    `bench`: what profiles were measured to cost here.
+    """
     return {
         **run_item(run, lang),
         "seed": None if run.seed is None else str(run.seed),
@@ -98,7 +107,7 @@ def run_view(
         "messages": [message.model_dump() for message in request.messages],
         "tokens": run.completion_tokens,
         "fingerprint": short_digest(engine.digest),
-        "engine": _engine(engine, lang),
+        "engine": _engine(engine, lang, bench),
     }
 
 
@@ -115,6 +124,7 @@ def comparison_view(
     """
     comparison = stored.comparison
     fork = comparison.first_divergence
+    distributions = measure_distributions(reference, candidate, comparison)
     return {
         **replay_item(stored, lang),
         "reference_run": stored.reference_run_id,
@@ -136,6 +146,9 @@ def comparison_view(
             for change in comparison.engine_changes
         ],
         "window": diff_window(reference, candidate, comparison, names=names),
+        "strip_summary": strip_summary(comparison, distributions, lang),
+        "distributions": distribution_sentences(distributions, lang),
+        "near_tie": NEAR_TIE,
     }
 
 
@@ -195,7 +208,7 @@ def _setting(value: float | int | None, lang: Language) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _engine(engine: EngineFingerprint, lang: Language) -> dict[str, Any]:
+def _engine(engine: EngineFingerprint, lang: Language, bench: Bench | None) -> dict[str, Any]:
     elsewhere = {"cuda": "cpu_model", "cpu": "device_names"}.get(engine.device or "")
     facts = [
         {
@@ -214,9 +227,16 @@ def _engine(engine: EngineFingerprint, lang: Language) -> dict[str, Any]:
         "more": [fact for fact in facts if fact["key"] not in _STRIP and fact["known"]],
         # As launched, not as the profile would choose today; nothing for an engine Encore did not start.
         "profile_rows": [
-            {"name": row.name, "value": row.value, "why": row.why, "source": row.source}
+            {
+                "name": row.name,
+                "value": row.value,
+                "why": row.why,
+                "source": row.source,
+                "price": setting_price(bench, engine, row.name, row.value, lang),
+            }
             for row in explain(engine.argv, engine.env)
         ],
+        "price": profile_price(bench, engine, lang),
     }
 
 

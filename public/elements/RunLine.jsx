@@ -4,6 +4,24 @@ import { useEffect, useRef, useState } from 'react';
 import { useRecoilValue } from 'recoil';
 import { sessionState } from '@chainlit/react-client';
 
+// What has been proven for this engine, settings and load, and whether another engine runs now. The
+// whole sentence is in the panel and in the tooltip.
+function ProofMark({ proof }) {
+  const sentence = [proof.sentence, proof.engine_sentence].filter(Boolean).join(' ');
+  return (
+    <span
+      className="encore-proof-mark"
+      data-testid="run-line-proof"
+      data-state={proof.state}
+      data-grey={proof.grey}
+      title={sentence}
+    >
+      {' · '}
+      <span aria-hidden="true">{proof.shape}</span> {proof.short}
+    </span>
+  );
+}
+
 export default function RunLine() {
   const session = useRecoilValue(sessionState);
   const socket = session?.socket;
@@ -11,6 +29,7 @@ export default function RunLine() {
   const [progress, setProgress] = useState(null);
   const [said, setSaid] = useState(''); // how the last work ended, where no verdict tells
   const [version, setVersion] = useState(0);
+  const [proof, setProof] = useState(null);
   const mounted = useRef(true);
   const root = useRef(null);
 
@@ -40,6 +59,17 @@ export default function RunLine() {
     socket.on('encore', listen);
     return () => socket.off('encore', listen);
   }, [socket]);
+
+  useEffect(() => {
+    let wanted = true;
+    fetch(apiClient.buildEndpoint(`/runs/${props.run}/proof`))
+      .then((response) => (response.ok ? response.json() : null))
+      .then((found) => wanted && setProof(found))
+      .catch(() => wanted && setProof(null));
+    return () => {
+      wanted = false;
+    };
+  }, [version]);
 
   const outcomes = line?.outcomes ?? [];
   const newest = outcomes[0]?.id;
@@ -84,6 +114,7 @@ export default function RunLine() {
       </div>
       <div className="encore-summary" data-testid="run-line-summary">
         {line?.summary}
+        {proof ? <ProofMark proof={proof} /> : null}
       </div>
     </div>
   );

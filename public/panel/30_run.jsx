@@ -68,6 +68,7 @@ function Run({ t, run, busy, onAct }) {
       </p>
       <Seed t={t} run={run} />
       <Facts facts={[...run.facts, ...digests]} testid="run-facts" />
+      <Proof t={t} run={run} />
       <div className="encore-row">
         <button
           type="button"

@@ -241,6 +241,17 @@ function Diff({ t, view, digest }) {
           ))}
         </ul>
       ) : null}
+      <Strip t={t} view={view} />
+      {view.distributions.length ? (
+        <details className="encore-details" data-testid="diff-distributions">
+          <summary>{t('diff.distributions')}</summary>
+          <ul className="encore-sentences">
+            {view.distributions.map((sentence) => (
+              <li key={sentence}>{sentence}</li>
+            ))}
+          </ul>
+        </details>
+      ) : null}
       {folded ? <Folded t={t} digest={digest} n={folded} /> : null}
       {view.verdict === 'IDENTICAL' ? null : diverged ? (
         <>

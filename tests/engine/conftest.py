@@ -11,9 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from llm_backend.config import Settings
 from llm_backend.engine.client import EngineClient
 
 ROOT = Path(__file__).resolve().parents[2]
+
+INSTALLED = {
+    name: value
+    for name in ("engine_python", "models_dir")
+    if (value := os.environ.get(f"ENCORE_{name.upper()}"))
+}
+"""Where the engine is, if not in this checkout; read now, because tests do not see ENCORE_ variables."""
 
 
 @contextmanager
@@ -65,3 +73,10 @@ async def strict_engine(strict_launch: tuple[str, Path]) -> AsyncIterator[Engine
     url, manifest = strict_launch
     async with EngineClient(url, manifest_file=manifest) as client:
         yield client
+
+
+@pytest.fixture
+def own_settings(tmp_path: Path) -> Settings:
+    """For engines of Encore's own beside the one under test."""
+    places = {"run_dir": tmp_path / "run", "data_dir": tmp_path / "data", "log_file": tmp_path / "llm.log"}
+    return Settings(engine="cpu", **INSTALLED, **places)

@@ -15,6 +15,9 @@ from llm_backend.check import Calibrations, check
 from llm_backend.compare import Verdict
 from llm_backend.engine.client import EngineClient
 from llm_backend.errors import PromptTooLong
+from llm_backend.isolate import Climb, Plan
+from llm_backend.isolate_phrases import conclusion
+from llm_backend.ladder import Finding, Rung
 from llm_backend.load import neighbours
 from llm_backend.receipt import Message, Receipt, Sampling
 from llm_backend.record import build_request, record
@@ -111,6 +114,23 @@ class TestFast:
         assert result.verdict is CheckVerdict.WITHIN_TOLERANCE
         assert result.bit_equal < TOKENS
 
+    async def test_isolating_names_load_and_not_a_restart(self, fast_engine, store, own_settings) -> None:
+        """A restarted engine gives the same bits alone; neighbours change them."""
+        run, _ = await ask(fast_engine, store)
+        ladder = (Rung.ALONE, Rung.LOADED, Rung.STREAM, Rung.RESTART)
+        plan = Plan(rungs=ladder, times=2, go_on=True, neighbours=LOAD)
+        report = await Climb(own_settings, fast_engine, store, run, plan, chat_id="test").run()
+        alone, loaded, stream, restart = report.tried
+        assert alone.finding is Finding.REPRODUCES
+        assert loaded.finding is Finding.FLIPS
+        assert loaded.load.most == LOAD
+        assert loaded.control.equal_receipt == 2, "afterwards, alone, it is as before"
+        assert (stream.finding, stream.tally.equal_receipt) == (Finding.NOT_SHOWN, 2)
+        assert (restart.finding, restart.tally.equal_receipt) == (Finding.NOT_SHOWN, 2)
+        assert restart.start_seconds > 1
+        assert conclusion(report)[0].startswith("What flips it: load (neighbours 12).")
+        assert await fast_engine.running() == 0
+
 
 class TestStrict:
     """One sequence at a time on CPU."""
@@ -147,6 +167,17 @@ class TestStrict:
         assert (step.identical, step.distinct, step.largest_drift) == (2, 1, 0)
         assert step.load.one_at_a_time
         assert step.load.mean < 1
+
+    async def test_isolating_does_not_show_that_load_matters(
+        self, strict_engine, store, own_settings
+    ) -> None:
+        run, _ = await ask(strict_engine, store, max_tokens=40)
+        ladder = (Rung.ALONE, Rung.LOADED, Rung.CACHE_COLD, Rung.LOGPROBS, Rung.SAMPLING)
+        plan = Plan(rungs=ladder, times=2, neighbours=4)
+        report = await Climb(own_settings, strict_engine, store, run, plan, chat_id="test").run()
+        assert report.outcome == "not_flipped"
+        assert [tried.finding for tried in report.tried] == [Finding.REPRODUCES, *[Finding.NOT_SHOWN] * 3]
+        assert [(one.rung, one.why) for one in report.not_tried] == [(Rung.CACHE_COLD, "no_prefix_cache")]
 
     async def test_the_seed_decides_when_sampling(self, strict_engine, store) -> None:
         run, first = await ask(strict_engine, store, temperature=0.8, seed=20250, max_tokens=40)

@@ -12,6 +12,7 @@ from scripted_engine import DEFAULT_TEXT, Reply, Script
 
 from llm_backend.access import open_store
 from llm_backend.cli import main
+from llm_backend.cli.base import ORDER
 from llm_backend.config import load_settings
 from llm_backend.receipt import parse_receipt
 from llm_backend.scoring import Check, CheckVerdict
@@ -124,6 +125,42 @@ def test_check_says_bit_exact_within_outside_or_undecided(encore: Encore, engine
     assert "another model" in out
 
 
+@pytest.mark.parametrize(("drift", "near"), [(0.03, True), (0.01, False)])
+def test_a_self_check_says_how_near_a_near_tie_is(
+    encore: Encore, engine_script: Script, drift: float, near: bool
+) -> None:
+    """Both tokens of the fork are 0.05 nats apart."""
+    encore("ask", "Hello")
+    digest = digest_of(encore)
+    engine_script.enqueue(Reply(drift=drift), Reply(), Reply(drift=drift))
+    assert encore("check", digest)[0] == 0
+    engine_script.enqueue(Reply(fork_at=31))
+    _, out, _ = encore("replay", digest)
+    assert ("twice the largest difference of this engine's self-check" in out) is near
+    assert ("Cause unknown" in out) is not near
+
+
+def test_probe_says_what_it_tried_and_exits_by_what_it_found(encore: Encore, engine_script: Script) -> None:
+    engine_script.default = Reply(seeded=True, cached_tokens=16)
+    code, out, err = encore("probe")
+    assert (code, err) == (0, "")
+    assert "● Seed honoured" in out
+    assert "● Recording probabilities: changed nothing" in out
+    assert "Prompt tokens from the cache: 0, then 16." in out
+    encore("ask", "Hello")
+    engine_script.default = Reply()
+    code, out, _ = encore("probe", digest_of(encore), "--format", "json")
+    report = json.loads(out)
+    assert code == 1
+    assert report["seed"]["outcome"] == "IGNORED"
+    assert [guard["outcome"] for guard in report["guards"]] == ["SAME", "UNDECIDED"]
+    assert report["guards"][1]["reason"] == "cache_not_told"
+    engine_script.default = Reply(seeded=True)
+    code, out, _ = encore("probe", "--format", "markdown")
+    assert code == 2
+    assert "**? Prefix cache: undecided.**" in out
+
+
 def test_what_a_sweep_and_a_check_found_is_kept_with_the_run(encore: Encore) -> None:
     encore("ask", "Hello")
     digest = digest_of(encore)
@@ -208,3 +245,44 @@ def test_doctor_without_an_engine_is_undecided(encore: Encore) -> None:
     code, out, _ = encore("doctor", "--engine", "http://127.0.0.1:9")
     assert code == 2
     assert "unreachable" in out
+
+
+def test_more_alternatives_than_the_engine_gives_is_refused_with_its_limit(
+    encore: Encore, engine_script: Script
+) -> None:
+    said = "Requested sample logprobs of 12, which is greater than max allowed: 5"
+    engine_script.enqueue(Reply(status=400, error=said))
+    code, _, err = encore("ask", "2+2?", "--top-logprobs", "12")
+    assert code == 2
+    assert "12 alternatives per token were asked for; this engine gives at most 5." in err
+    assert json.loads(encore("list", "--format", "json")[1]) == []
+
+
+def test_the_comparison_report_has_the_recorded_alternatives(encore: Encore, engine_script: Script) -> None:
+    encore("ask", "2+2?")
+    digest = digest_of(encore)
+    engine_script.enqueue(Reply(drift=-0.001))
+    code, out, _ = encore("replay", digest)
+    assert code == 1
+    assert "Recorded alternatives" in out
+    assert "Total variation" in out
+    _, out, _ = encore("compare", digest, digest_of(encore), "--format", "json")
+    found = json.loads(out, parse_constant=pytest.fail)["distributions"]
+    assert found["measured"] == found["positions"] > 0
+    assert found["max_abs_diff"] == pytest.approx(0.001)
+    assert found["largest"]["lower"] <= found["largest"]["upper"]
+
+
+def test_without_alternatives_the_report_says_so(encore: Encore) -> None:
+    encore("ask", "2+2?", "--top-logprobs", "0")
+    digest = digest_of(encore)
+    code, out, _ = encore("compare", digest, digest)
+    assert code == 0
+    assert "No alternatives were recorded" in out
+
+
+def test_help_lists_every_command_the_everyday_ones_first(encore: Encore) -> None:
+    code, out, _ = encore("--help")
+    assert code == 0
+    listed = [line.split()[1] for line in out.splitlines() if line.startswith("│ ") and line[2] != " "]
+    assert [name for name in listed if not name.startswith("-")] == list(ORDER)

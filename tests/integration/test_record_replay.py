@@ -8,7 +8,9 @@ import json
 import pytest
 from scripted_engine import Reply, Script, tokenize
 
+from llm_backend.altered import with_seed, without_logprobs, without_stream
 from llm_backend.compare import Verdict
+from llm_backend.diagnose import Cause
 from llm_backend.engine.client import EngineClient
 from llm_backend.errors import (
     EngineInterrupted,
@@ -237,3 +239,70 @@ async def test_load_that_arrives_during_a_run_is_noticed(engine, store, engine_s
             engine_script.running = 12
     assert recording.run is not None
     assert recording.run.neighbours == 12
+
+
+async def test_a_replay_without_logprobs_is_judged_by_its_tokens(engine, store, engine_script) -> None:
+    run, recorded = await ask(engine, store)
+    bare = without_logprobs(recorded.request)
+    result = await replay(engine, store, run, chat_id="chat", request=bare)
+    assert engine_script.bodies[1].decode() == bare.body
+    comparison = result.comparison
+    assert (comparison.verdict, comparison.level) == (Verdict.IDENTICAL, "tokens")
+    assert comparison.compared == comparison.unknown_logprobs == len(recorded.completion.tokens)
+    assert comparison.first_alternative_drift is None, "what was not recorded is not different"
+    assert [change.field for change in comparison.request_changes] == ["top_logprobs", "logprobs"]
+    assert result.diagnosis.cause is Cause.NONE
+    assert (await store.receipt_of(result.run.id)).request.body == bare.body
+    engine_script.default = Reply(fork_at=31)
+    result = await replay(engine, store, run, chat_id="chat", request=bare)
+    assert result.comparison.verdict is Verdict.DIVERGED
+    assert result.diagnosis.cause is not Cause.REQUEST_DIFFERS, "asking for less is not asking otherwise"
+    assert result.diagnosis.evidence[-1].key == "evidence.observation"
+
+
+async def test_an_answer_in_one_piece_is_recorded_as_a_streamed_one(engine, store, engine_script) -> None:
+    run, recorded = await ask(engine, store)
+    whole = without_stream(recorded.request)
+    result = await replay(engine, store, run, chat_id="chat", request=whole)
+    assert json.loads(engine_script.bodies[1])["stream"] is False
+    assert result.comparison.verdict is Verdict.IDENTICAL
+    assert result.comparison.level == "logprobs"
+    assert (await store.receipt_of(result.run.id)).completion == recorded.completion
+    engine_script.enqueue(Reply(status=400, error="no"))
+    with pytest.raises(EngineRejected, match="no"):
+        await replay(engine, store, run, chat_id="chat", request=whole)
+    engine_script.enqueue(Reply(status=500, error="no"))
+    with pytest.raises(EngineNotReady):
+        await replay(engine, store, run, chat_id="chat", request=whole)
+    assert len(await store.runs()) == 2, "what was refused leaves nothing"
+
+
+async def test_another_seed_is_named_as_the_reason(engine, store, engine_script) -> None:
+    engine_script.default = Reply(seeded=True)
+    run, recorded = await ask(engine, store, request(seed=1, temperature=0.8))
+    result = await replay(engine, store, run, chat_id="chat", request=with_seed(recorded.request, 2))
+    assert result.comparison.verdict is Verdict.DIVERGED
+    assert result.diagnosis.cause is Cause.REQUEST_DIFFERS
+
+
+async def test_a_difference_from_the_first_run_after_a_start_names_the_cold_start(
+    engine, store, engine_script
+) -> None:
+    engine_script.served = 1  # the launch's own
+    run, _ = await ask(engine, store)
+    assert run.first_after_start
+    engine_script.served = 2
+    engine_script.enqueue(Reply(drift=-0.01))
+    result = await replay(engine, store, run, chat_id="chat")
+    assert result.run.first_after_start is False
+    assert result.diagnosis.cause is Cause.COLD_START
+
+
+@pytest.mark.parametrize("served", [None, 1, 2])
+async def test_two_runs_as_warm_as_each_other_are_no_cold_start(engine, store, engine_script, served) -> None:
+    engine_script.served = served
+    run, _ = await ask(engine, store)
+    engine_script.enqueue(Reply(drift=-0.01))
+    result = await replay(engine, store, run, chat_id="chat")
+    assert run.served_before == served
+    assert result.diagnosis.cause is Cause.UNEXPLAINED

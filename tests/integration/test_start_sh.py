@@ -182,13 +182,18 @@ def test_manifest_says_what_was_started(checkout: Checkout) -> None:
         assert b"geheim" not in place
 
 
-def test_a_gpu_gets_the_strict_profile_of_its_family(checkout: Checkout, tmp_path: Path) -> None:
+@pytest.fixture
+def gpu_path(checkout: Checkout, tmp_path: Path) -> str:
+    """A PATH whose nvidia-smi lists one H200."""
     smi = tmp_path / "bin" / "nvidia-smi"
     smi.parent.mkdir()
     smi.write_text("#!/bin/sh\necho '0, GPU-1111, NVIDIA H200, 143771, 143000, 9.0, 580.159.03'\n")
     smi.chmod(0o755)
-    path = f"{smi.parent}{os.pathsep}{checkout.environ['PATH']}"
-    done = checkout.start_sh("engine", "--detach", ENCORE_ENGINE="auto", PATH=path)
+    return f"{smi.parent}{os.pathsep}{checkout.environ['PATH']}"
+
+
+def test_a_gpu_gets_the_strict_profile_of_its_family(checkout: Checkout, gpu_path: str) -> None:
+    done = checkout.start_sh("engine", "--detach", ENCORE_ENGINE="auto", PATH=gpu_path)
     assert done.returncode == 0, done.stderr
     facts = json.loads((checkout.run_dir / "manifest.json").read_text())["fingerprint"]
     assert (facts["device"], facts["device_names"]) == ("cuda", ["NVIDIA H200"])
@@ -196,6 +201,40 @@ def test_a_gpu_gets_the_strict_profile_of_its_family(checkout: Checkout, tmp_pat
     assert (facts["attention_backend"], facts["max_model_len"]) == ("TRITON_ATTN", 32768)
     environ = Path(f"/proc/{checkout.pid('engine')}/environ").read_bytes()
     assert b"VLLM_BATCH_INVARIANT=1" in environ
+    assert (facts["profile"], facts["linear_kernel"], facts["top_p_pinned"]) == ("strict", "cublas", True)
+    assert "no encore-strict-gemm" in done.stderr, "the fake engine's environment has no such package"
+
+
+def test_a_strict_launch_that_fails_its_self_check_is_not_called_strict(
+    checkout: Checkout, gpu_path: str
+) -> None:
+    found = '{"linear": "triton", "top_p_pinned": false}'
+    done = checkout.start_sh(
+        "engine", "--detach", ENCORE_ENGINE="cuda", PATH=gpu_path, FAKE_ENGINE_FINDS=found
+    )
+    assert done.returncode == 0, done.stderr
+    facts = json.loads((checkout.run_dir / "manifest.json").read_text())["fingerprint"]
+    assert (facts["profile"], facts["linear_kernel"], facts["top_p_pinned"]) == (
+        "strict-unproven",
+        "triton",
+        False,
+    )
+    assert "refused cuBLAS" in done.stderr
+    assert "could not pin top-p" in done.stderr
+    assert "(strict-unproven)" in checkout.start_sh("status").stdout
+
+
+def test_an_earlier_engines_self_check_says_nothing_about_this_one(checkout: Checkout, gpu_path: str) -> None:
+    checkout.run_dir.mkdir()
+    (checkout.run_dir / "strict_gemm.json").write_text('{"linear": "cublas", "top_p_pinned": true}')
+    done = checkout.start_sh(
+        "engine", "--detach", ENCORE_ENGINE="cuda", PATH=gpu_path, FAKE_ENGINE_FINDS="nothing"
+    )
+    assert done.returncode == 0, done.stderr
+    facts = json.loads((checkout.run_dir / "manifest.json").read_text())["fingerprint"]
+    assert facts["profile"] == "strict-unproven"
+    assert "linear_kernel" not in facts, "unknown, and absent as in fingerprints older than the field"
+    assert "left no word" in done.stderr
 
 
 def test_settings_come_from_the_env_file_too(checkout: Checkout) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from llm_backend.engine.profiles import (
@@ -30,18 +32,37 @@ def value_of(argv: list[str], flag: str) -> str:
     return argv[argv.index(flag) + 1]
 
 
+@pytest.mark.parametrize(("cores", "expected"), [(1, "0"), (2, "0"), (3, None), (None, None)])
+def test_a_small_machine_computes_on_all_its_cores(cores: int | None, expected: str | None) -> None:
+    table = rows("fast", "cpu", replace(CPU, cores=cores))
+    environ = environment(table)
+    assert environ.get("VLLM_CPU_NUM_OF_RESERVED_CPU") == expected
+    assert ("OMP_WAIT_POLICY" in environ) == (expected is not None)  # never the one without the other
+
+
 def test_strict_on_hopper_is_the_combination_that_passed_every_cell() -> None:
     argv, environ = launched("strict", "cuda", HOPPER)
     assert environ["VLLM_BATCH_INVARIANT"] == "1"
     assert environ["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
     assert value_of(argv, "--attention-backend") == "TRITON_ATTN"
     assert "--no-enable-prefix-caching" in argv
+    assert environ["ENCORE_STRICT_GEMM"] == "cublas"
+    assert environ["ENCORE_STRICT_ATTENTION"] == "segments"
+    assert value_of(argv, "--max-num-batched-tokens") == "8192"
+
+
+@pytest.mark.parametrize(("profile", "device"), [("fast", "cuda"), ("fast", "cpu"), ("strict", "cpu")])
+def test_only_strict_on_a_gpu_asks_for_the_plugin(profile: Profile, device: Device) -> None:
+    argv, environ = launched(profile, device, HOPPER if device == "cuda" else CPU)
+    assert "ENCORE_STRICT_GEMM" not in environ
+    assert "--max-num-batched-tokens" not in argv
 
 
 def test_strict_elsewhere_pins_flash_attention() -> None:
-    argv, _ = launched("strict", "cuda", ADA)
+    argv, environ = launched("strict", "cuda", ADA)
     assert argv.count("--attention-backend") == 1
     assert value_of(argv, "--attention-backend") == "FLASH_ATTN"
+    assert "ENCORE_STRICT_ATTENTION" not in environ, "it serves the Triton backend alone"
 
 
 @pytest.mark.parametrize("values", [HOPPER, ADA])

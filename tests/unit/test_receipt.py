@@ -7,7 +7,7 @@ import math
 
 import pytest
 from pydantic import ValidationError
-from sample_receipts import receipt, request, token
+from sample_receipts import ENGINE, receipt, request, token
 
 from llm_backend.errors import ReceiptInvalid
 from llm_backend.receipt import (
@@ -41,6 +41,20 @@ def test_export_and_parse_give_the_same_receipt(original: Receipt) -> None:
     again = parse_receipt(original.to_json())
     assert again == original
     assert again.digest == original.digest
+
+
+def test_fields_added_since_leave_the_digests_of_earlier_receipts_alone() -> None:
+    """Both digests were computed before `linear_kernel`, `top_p_pinned` and `attention_kernel` existed."""
+    recorded = receipt()
+    assert recorded.engine.digest == "sha256:9effbde9bdcc55b432fc5c5f09136d433b93c3bb53e13376336b5ef9965e9327"
+    assert recorded.digest == "sha256:a5e4f5edce39fda098ba0157d50dcb16e343782e528787a55769354cd7685596"
+    assert "linear_kernel" not in recorded.to_json()
+
+
+def test_a_known_self_check_is_part_of_the_digest_and_survives_the_trip() -> None:
+    known = receipt(engine=ENGINE.model_copy(update={"linear_kernel": "cublas", "top_p_pinned": False}))
+    assert known.digest != receipt().digest
+    assert parse_receipt(known.to_json()).engine == known.engine
 
 
 def test_seeds_keep_all_their_digits_in_json() -> None:

@@ -192,7 +192,8 @@ class TestComparison:
         lines = render.comparison_text(*self.pair()).splitlines()
         assert lines[0].startswith("✕ Different from token 0 on")
         assert lines[1] == (
-            "  The engine is not the one that was recorded: vLLM version 0.26.0 then, 0.32.0 now."
+            "  The engine is not the one that was recorded: vLLM version 0.26.0 then, 0.32.0 now, "
+            "which can change an answer."
         )
         assert lines[-1].split() == ["vLLM", "version", "0.26.0", "0.32.0", "yes"]
 

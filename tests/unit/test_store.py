@@ -229,7 +229,8 @@ class TestDigestPrefix:
             sql(
                 database,
                 "INSERT INTO receipts SELECT ?, format, body, prompt_tokens, completion_tokens, "
-                "finish_reason, fingerprint_digest FROM receipts LIMIT 1",
+                "finish_reason, fingerprint_digest, sampling_class "
+                "FROM receipts LIMIT 1",
                 "sha256:abcd" + tail * 60,
             )
         with pytest.raises(ReceiptNotFound, match="More than one receipt starts with abcd") as refused:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -219,6 +220,8 @@ class TestComparisons:
         assert view["window"]["fork"] == 60
         assert view["window"]["folded"] == 36
         assert view["margin"] == pytest.approx(0.05)
+        assert "The fork is at token 60." in view["strip_summary"]
+        assert any("Total variation at the fork" in sentence for sentence in view["distributions"])
         assert view["reason"]
 
     async def test_speaks_the_reader_s_language(self, client: httpx.AsyncClient, fork: ReplayResult) -> None:
@@ -230,6 +233,47 @@ class TestComparisons:
 
     async def test_one_that_is_not_there_is_404(self, client: httpx.AsyncClient) -> None:
         assert (await client.get("/comparisons/none")).status_code == 404
+
+
+class TestProof:
+    async def proof(self, client: httpx.AsyncClient, run: Run) -> dict[str, Any]:
+        found: dict[str, Any] = (await client.get(f"/runs/{run.id}/proof")).json()
+        return found
+
+    async def test_grows_with_replays_and_ends_with_a_difference(
+        self, client: httpx.AsyncClient, backend: Backend, run: Run, engine_script: Script
+    ) -> None:
+        assert (await self.proof(client, run))["state"] == "none"
+        await replay(backend.engine, backend.store, run, chat_id="chat")
+        found = await self.proof(client, run)
+        assert (found["state"], found["grey"], found["engine"]) == ("so_far", False, "same")
+        assert "1 of 1" in found["sentence"]
+        assert found["caveat"]
+        engine_script.enqueue(Reply(fork_at=9))
+        await replay(backend.engine, backend.store, run, chat_id="chat")
+        assert (await self.proof(client, run))["short"] == "not proven: 1 of 2 differed"
+
+    async def test_turns_grey_when_another_engine_runs(
+        self, client: httpx.AsyncClient, backend: Backend, run: Run, engine_script: Script
+    ) -> None:
+        await replay(backend.engine, backend.store, run, chat_id="chat")
+        engine_script.version = "9.9.9"
+        found = await self.proof(client, run)
+        assert found["grey"]
+        assert found["engine_sentence"] == "This engine is not the one running now: vLLM version changed."
+        assert [(c["reference"], c["candidate"]) for c in found["changes"]] == [("0.0.0-scripted", "9.9.9")]
+        assert "1 of 1" in found["sentence"], "what was measured stays true"
+
+    async def test_says_when_no_engine_answers(
+        self, client: httpx.AsyncClient, run: Run, engine_script: Script
+    ) -> None:
+        engine_script.health = 503
+        found = await self.proof(client, run)
+        assert (found["engine"], found["grey"]) == ("away", False)
+
+    async def test_speaks_chinese(self, client: httpx.AsyncClient, run: Run) -> None:
+        response = await client.get(f"/runs/{run.id}/proof", headers={"accept-language": "zh-CN"})
+        assert response.json()["short"] == "尚未验证"
 
 
 class TestHealth:
