@@ -143,10 +143,12 @@ async def check_answer(
     )
 
 
-async def check_receipt_answer(judge: AnswerJudge, receipt: Receipt) -> AnswerCheck:
-    """The answer line of a recorded run whose question is its last message."""
+async def check_receipt_answer(
+    judge: AnswerJudge, receipt: Receipt, *, typed: str | None = None, starter: str | None = None
+) -> AnswerCheck:
+    """The answer line of a recorded run, whose question is its last message."""
     question = receipt.request.messages[-1].content if receipt.request.messages else ""
-    return await check_answer(judge, receipt.completion.text, question)
+    return await check_answer(judge, receipt.completion.text, question, typed=typed, starter=starter)
 
 
 async def answers_after_fork(

@@ -19,7 +19,10 @@ LONGEST_SHOWN = 200
 def answer_line(check: AnswerCheck, lang: Language = "en") -> str:
     """The answer verbatim and, where something was expected, whether it has that value."""
     if check.answer is None:
-        return text("answer.none", lang)
+        none = text("answer.none", lang)
+        if not check.expected:
+            return none
+        return f"{none} · {text('answer.expected', lang, expected=_shown(check.expected))}"
     line = text("answer.line", lang, answer=_shown(check.answer))
     judged = answer_judged(check, lang)
     return f"{line} · {judged}" if judged else line

@@ -12,8 +12,11 @@ import re
 from enum import StrEnum
 from typing import Literal
 
+from llm_backend.errors import EncoreError
 from llm_backend.receipt import Frozen
 from llm_backend.segments import segments
+from llm_backend.strings import Language
+from llm_backend.strings import text as phrase
 from llm_backend.thinking import ThinkSplitter
 
 LONGEST = 1000
@@ -122,6 +125,13 @@ def typed_answer(text: str) -> str:
     if formula := _WRITTEN_AS_FORMULA.fullmatch(typed):
         typed = next(inside for inside in formula.groups() if inside is not None).strip()
     return (last_box(typed) or typed).strip()
+
+
+def read_expected(text: str, lang: Language = "en") -> str | None:
+    """What is kept of an expected answer that a person typed, verbatim; None when nothing was typed."""
+    if len(text) > LONGEST:
+        raise EncoreError(phrase("problem.expected", lang, n=LONGEST))
+    return text.strip() or None
 
 
 def _answer_part(text: str) -> str:

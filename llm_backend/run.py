@@ -46,6 +46,8 @@ class Run:
     """The most other requests seen in flight during this one; None when the engine did not tell."""
     served_before: int | None = None
     """Requests the engine had finished since its start when this one was sent; None when it did not tell."""
+    expected_answer: str | None = None
+    """What a person says the answer is, verbatim; may be typed, changed and cleared at any time."""
     engine_url: str = ""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None

@@ -12,7 +12,7 @@ from llm_backend import render
 from llm_backend.access import find_receipt, open_engine, open_store, receipt_file
 from llm_backend.answer_judge import AnswerJudge, answers_after_fork, check_receipt_answer
 from llm_backend.answer_phrases import answer_line
-from llm_backend.answers import AnswerPair
+from llm_backend.answers import AnswerPair, read_expected
 from llm_backend.cli.base import (
     CLI_CHAT,
     EngineOption,
@@ -52,6 +52,7 @@ def ask(
     top_logprobs: Annotated[
         str | None, typer.Option(help="Alternatives recorded per token, 0 to 20.")
     ] = None,
+    expect: Annotated[str, typer.Option(help="The right answer, kept beside the run.")] = "",
     engine: EngineOption = None,
     format: FormatOption = Format.TEXT,
 ) -> None:
@@ -73,11 +74,16 @@ def ask(
     messages = [Message(role="user", content=question)]
     if system:
         messages.insert(0, Message(role="system", content=system))
-    run_async(_ask(settings, engine, messages, sampling, format))
+    run_async(_ask(settings, engine, messages, sampling, format, read_expected(expect)))
 
 
 async def _ask(
-    settings: Settings, url: str | None, messages: list[Message], sampling: Sampling, format: Format
+    settings: Settings,
+    url: str | None,
+    messages: list[Message],
+    sampling: Sampling,
+    format: Format,
+    expected: str | None,
 ) -> None:
     async with open_store(settings) as store, open_engine(settings, url) as client:
         identity = await client.identity()
@@ -92,8 +98,11 @@ async def _ask(
                 print()
             if recording.run is not None:
                 say(render.run_line(recording.run))
+        assert recording.run is not None
         assert recording.receipt is not None
-        if format is Format.TEXT and (line := await _answer_line(recording.receipt)):
+        if expected is not None:
+            await store.expect(recording.run.id, expected)
+        if line := await _answer_line(recording.receipt, expected):
             say(line)
         if format is Format.JSON:
             print(recording.receipt.to_json())
@@ -101,10 +110,10 @@ async def _ask(
             print(render.receipt_markdown(recording.receipt, recording.run))
 
 
-async def _answer_line(receipt: Receipt) -> str:
+async def _answer_line(receipt: Receipt, expected: str | None) -> str:
     """Empty where nothing was expected and nothing is in a box: most questions are no exercises."""
     async with AnswerJudge() as judge:
-        check = await check_receipt_answer(judge, receipt)
+        check = await check_receipt_answer(judge, receipt, typed=expected)
     return answer_line(check) if check.answer is not None or check.source else ""
 
 
@@ -155,24 +164,28 @@ def list_runs(
 @app.command()
 def show(receipt: ReceiptArgument, format: FormatOption = Format.TEXT) -> None:
     """Show one receipt: settings as sent and effective, engine, answer, and what has been proven for it."""
-    recorded, proof = run_async(_with_proof(load_settings(), receipt))
+    recorded, proof, expected = run_async(_with_proof(load_settings(), receipt))
     if format is Format.JSON:
         print(recorded.to_json())
     elif format is Format.MARKDOWN:
         print(render.receipt_markdown(recorded, proof=proof))
     else:
         print(render.receipt_text(recorded, proof=proof))
-        if line := run_async(_answer_line(recorded)):
+        if line := run_async(_answer_line(recorded, expected)):
             print(f"\n{line}")
 
 
-async def _with_proof(settings: Settings, name: str) -> tuple[Receipt, Proof | None]:
-    """A file is shown without looking into any database, so nothing is known to be proven for it."""
+async def _with_proof(settings: Settings, name: str) -> tuple[Receipt, Proof | None, str | None]:
+    """The receipt, what is proven and what answer is expected.
+
+    A file is shown without looking into any database, so neither is known for it.
+    """
     if (recorded := receipt_file(name)) is not None:
-        return recorded, None
+        return recorded, None, None
     async with open_store(settings) as store:
         run = await store.run_by_digest_prefix(name)
-        return await store.receipt_of(run.id), tally_proof(run, await store.seen(run))
+        proof = tally_proof(run, await store.seen(run))
+        return await store.receipt_of(run.id), proof, run.expected_answer
 
 
 @app.command()

@@ -80,6 +80,8 @@ class RunRow(Base):
     duration_s: Mapped[float | None]
     neighbours: Mapped[int | None]
     served_before: Mapped[int | None]
+    expected_answer: Mapped[str | None]
+    """As a person typed it, after the run; no part of the receipt."""
     engine_url: Mapped[str]
     owner: Mapped[str]
     """The process recording this run; see `owner.py`."""

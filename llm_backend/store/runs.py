@@ -83,6 +83,7 @@ def select_runs() -> AnySelect:
         RunRow.duration_s,
         RunRow.neighbours,
         RunRow.served_before,
+        RunRow.expected_answer,
         RunRow.engine_url,
         ReceiptRow.prompt_tokens,
         ReceiptRow.completion_tokens,

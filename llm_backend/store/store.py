@@ -139,6 +139,13 @@ class Store:
             raise StoreError(f"Run {run_id} is not running; its receipt was not stored.")
         return run
 
+    async def expect(self, run_id: str, answer: str | None) -> None:
+        """Keep beside a run what a person says the answer is; None forgets it."""
+        answer = answer and answer.replace("\0", "\N{SYMBOL FOR NULL}")
+        async with self._write() as connection:
+            await _run(connection, run_id)
+            await connection.execute(update(RunRow).where(RunRow.id == run_id).values(expected_answer=answer))
+
     async def recover(self) -> list[Run]:
         """Turn runs whose process is gone into interrupted ones with a receipt of what had arrived.
 

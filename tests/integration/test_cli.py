@@ -286,3 +286,54 @@ def test_help_lists_every_command_the_everyday_ones_first(encore: Encore) -> Non
     assert code == 0
     listed = [line.split()[1] for line in out.splitlines() if line.startswith("│ ") and line[2] != " "]
     assert [name for name in listed if not name.startswith("-")] == list(ORDER)
+
+
+def test_the_answer_line_is_computed_or_compared_with_what_is_expected(
+    encore: Encore, engine_script: Script
+) -> None:
+    """RC-50: arithmetic by itself, everything else by what the teacher types, which stays beside the run."""
+    _, _, err = encore("ask", "What is 235 times 478?")
+    assert "Answer 112330 · ✓ right: 235 × 478 = 112330" in err
+    engine_script.enqueue(Reply(text="<think>\\boxed{5}</think>Half: \\boxed{\\frac{3}{8}}"))
+    _, out, err = encore("ask", "Which part is left?", "--expect", "0.375", "--format", "json")
+    assert "Answer \\frac{3}{8} · ✓ right: expected 0.375" in err
+    assert "0.375" not in out, "what is expected is no part of the receipt"
+    _, out, _ = encore("show", digest_of(encore))
+    assert "Answer \\frac{3}{8} · ✓ right: expected 0.375" in out
+    engine_script.enqueue(Reply(text="Seven."))
+    _, _, err = encore("ask", "How many?", "--expect", "7")
+    assert "No answer in a box · expected 7" in err
+    engine_script.enqueue(Reply(text="Seven."))
+    _, _, err = encore("ask", "How many?")
+    assert "nswer" not in err
+
+
+def test_too_long_an_expectation_is_refused_before_anything_is_asked(
+    encore: Encore, engine_script: Script
+) -> None:
+    code, _, err = encore("ask", "How many?", "--expect", "7" * 1001)
+    assert code == 2
+    assert "1,000 characters" in err
+    assert not engine_script.bodies
+
+
+def test_equal_answers_in_other_words_are_a_line_of_their_own(encore: Encore, engine_script: Script) -> None:
+    """RC-50: the verdict is on tokens and stays what it is."""
+    engine_script.enqueue(
+        Reply(text="It is \\boxed{0.5}."),
+        Reply(text="So it must be \\boxed{\\frac12}."),
+        Reply(text="It is \\boxed{0.7}."),
+    )
+    encore("ask", "Half of one?")
+    digest = digest_of(encore)
+    code, out, _ = encore("replay", digest)
+    assert code == 1
+    assert out.startswith("✕ Different from token")
+    assert "= Words differ, answer the same: 0.5 and \\frac12." in out.splitlines()
+    code, out, _ = encore("replay", digest, "--format", "json")
+    assert code == 1
+    assert json.loads(out)["answers"]["opinion"]["sameness"] == "DIFFERENT"
+    others = json.loads(encore("list", "--format", "json")[1])
+    code, out, _ = encore("compare", digest, str(others[1]["digest"]), "--format", "markdown")
+    assert code == 1
+    assert "Words differ, answer the same" in out

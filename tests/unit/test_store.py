@@ -192,6 +192,18 @@ class TestContentAddressing:
         assert sql(database, "SELECT count(*) FROM receipts") == [(1,)]
         assert (await store.run_by_digest_prefix(first.digest or "")).id == first.id
 
+    async def test_an_expected_answer_stands_beside_the_receipt(self, store: Store) -> None:
+        first = await recorded(store)
+        second = await recorded(store, kind="replay", reference_run_id=first.id)
+        await store.expect(first.id, "1{,}250")
+        assert (await store.run(first.id)).expected_answer == "1{,}250"
+        assert (await store.run(second.id)).expected_answer is None
+        assert (await store.receipt(first.digest or "")).digest == first.digest
+        await store.expect(first.id, None)
+        assert (await store.run(first.id)).expected_answer is None
+        with pytest.raises(ReceiptNotFound):
+            await store.expect("unknown", "1")
+
     async def test_an_import_becomes_a_run_that_can_be_replayed(self, store: Store) -> None:
         run = await store.add_receipt(receipt(asked=request(seed=2**63 - 1)))
         assert (run.kind, run.status, run.seed) == ("import", "complete", 2**63 - 1)
