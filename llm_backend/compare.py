@@ -6,7 +6,7 @@ A side that was cut short (stopped, interrupted, or at its token limit) is compa
 
 Verdict, in order of the questions asked:
 
-(1) `INCOMPARABLE`  another model or prompt, no token ids, or nothing generated
+(1) `INCOMPARABLE`  another model or prompt, no token ids, nothing generated, or output that was no numbers
 (2) `DIVERGED`      some position holds another token, or one side ended on its own and the other went on
 (3) `DRIFTED`       same tokens, some known logprob differs
 (4) `IDENTICAL`     same tokens, every known logprob equal bit for bit (`level` says if there were any)
@@ -68,6 +68,8 @@ class Reason(Frozen):
         "no_prompt_ids",
         "no_logprobs",
         "nothing_generated",
+        "invalid_recorded",
+        "invalid_replayed",
     ]
     reference: str | None = None
     """What the reference has (model name, digest, number of prompt tokens), where that explains it."""
@@ -264,6 +266,11 @@ def _reasons(reference: Receipt, candidate: Receipt) -> Iterator[Reason]:
         yield Reason(kind="no_token_ids")
     elif any(not side.tokens for side in sides):
         yield Reason(kind="nothing_generated")
+    # Tokens drawn from no distribution may even agree; a broken engine is no base to judge anything by.
+    if broken := reference.completion.invalid_positions:
+        yield Reason(kind="invalid_recorded", reference=f"{broken:,}")
+    if broken := candidate.completion.invalid_positions:
+        yield Reason(kind="invalid_replayed", candidate=f"{broken:,}")
 
 
 def _other_prompt(reference: GenerationRequest, candidate: GenerationRequest) -> Reason | None:

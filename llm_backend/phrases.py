@@ -194,7 +194,14 @@ def run_settings(run: Run, lang: Language = "en") -> str:
         parts.append(text("run.speed", lang, speed=run.tokens_per_second))
     if run_end(run) != "stop":
         parts.append(end_phrase(run_end(run), lang))
+    if run.invalid_positions:
+        parts.append(text("run.invalid", lang))
     return " · ".join(parts)
+
+
+def run_warning(invalid_positions: int | None, lang: Language = "en") -> str:
+    """What is wrong with the engine's output itself; empty for an ordinary run."""
+    return text("warning.invalid_output", lang, n=invalid_positions) if invalid_positions else ""
 
 
 def run_end(run: Run) -> str:

@@ -55,6 +55,8 @@ class Run:
     fingerprint_digest: str | None = None
     sampling_class: str | None = None
     """Settings that count as the same when it comes to proof; see `proof.sampling_class`."""
+    invalid_positions: int | None = None
+    """Positions at which the engine's whole distribution was not a number; see `Completion`."""
     verdict: str | None = None
     """Of the latest comparison in which this run was the candidate."""
 

@@ -188,6 +188,8 @@ def refused(reasons: tuple[Reason, ...]) -> Check:
 
 def _obstacles(receipt: Receipt, engine: EngineFingerprint) -> Iterator[Reason]:
     yield from identity_reasons(receipt.engine, engine)
+    if broken := receipt.completion.invalid_positions:
+        yield Reason(kind="invalid_recorded", reference=f"{broken:,}")
     tokens = receipt.completion.tokens
     if not tokens:
         yield Reason(kind="no_token_ids" if receipt.completion.text else "nothing_generated")

@@ -37,7 +37,11 @@ DEFAULT_TEXT = (
 )
 
 Ending = Literal["finish", "close", "error", "garbage", "stall", "no_finish"]
-Logprobs = Literal["normal", "null", "clamped", "none", "missing_some"]
+Logprobs = Literal[
+    "normal", "null", "clamped", "none", "missing_some", "one_of_each", "null_rows", "nan_rows"
+]
+"""`one_of_each`: position 1 clamped, position 2 null. `null_rows`: at every fifth position nothing is a
+number, as vLLM writes it; `nan_rows`: the same as bare NaN, as other servers do."""
 Channel = Literal["content", "reasoning", "reasoning_content"]
 
 
@@ -372,8 +376,13 @@ def _logprobs(tokens: list[str], start: int, reply: Reply, top: int) -> dict[str
             value = None
         elif reply.logprobs == "clamped" and position % 5 == 0:
             value = -9999.0
+        elif reply.logprobs == "one_of_each" and position in (1, 2):
+            value = -9999.0 if position == 1 else None
         runner_up = f"token_id:{token_id(_forked(token))}"
-        alternatives = [(f"token_id:{token_id(token)}", value), (runner_up, (value or 0.0) - 0.05)][:top]
+        second: float | None = (value or 0.0) - 0.05
+        if reply.logprobs in ("null_rows", "nan_rows") and position % 5 == 0:
+            value = second = None if reply.logprobs == "null_rows" else float("nan")
+        alternatives = [(f"token_id:{token_id(token)}", value), (runner_up, second)][:top]
         content.append(
             {
                 "token": f"token_id:{token_id(token)}",

@@ -58,6 +58,8 @@ class ReceiptRow(Base):
     fingerprint_digest: Mapped[str]
     sampling_class: Mapped[str]
     """`proof.sampling_class` of what was asked."""
+    invalid_positions: Mapped[int]
+    """`Completion.invalid_positions`."""
 
 
 class RunRow(Base):

@@ -90,6 +90,7 @@ def select_runs() -> AnySelect:
         ReceiptRow.finish_reason,
         ReceiptRow.fingerprint_digest,
         ReceiptRow.sampling_class,
+        ReceiptRow.invalid_positions,
         verdict.label("verdict"),
     ).outerjoin(ReceiptRow, ReceiptRow.digest == RunRow.digest)
 
