@@ -197,6 +197,11 @@ class Completion(Frozen):
         return tuple(token.id for token in self.tokens)
 
     @property
+    def unaccounted_tokens(self) -> int:
+        """By how many the engine's own count of a whole answer and the tokens recorded differ."""
+        return 0 if self.reported_tokens is None else abs(self.reported_tokens - len(self.tokens))
+
+    @property
     def invalid_positions(self) -> int:
         """Positions at which the engine's whole distribution was not a number: the model's output is not
         valid, and the tokens are whatever its sampler made of that."""

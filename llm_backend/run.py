@@ -49,6 +49,8 @@ class Run:
     expected_answer: str | None = None
     """What a person says the answer is, verbatim; may be typed, changed and cleared at any time."""
     engine_url: str = ""
+    engine_start: str | None = None
+    """Id of the engine's start, where its launch manifest tells; another one after a restart."""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     finish_reason: str | None = None

@@ -72,6 +72,8 @@ class Reply:
     """As `fork_at`, for requests that ask for no logprobs: an engine that answers otherwise when watched."""
     cached_tokens: int | None = None
     """`usage.prompt_tokens_details.cached_tokens`; a request with a `cache_salt` gets 0."""
+    raw: tuple[dict[str, Any], ...] | None = None
+    """These chunks as they stand instead of anything above, and then [DONE]."""
     prompt_suffix: str = ""
     """Makes the rendered prompt (and its ids) another one, as a changed chat template would."""
 
@@ -241,6 +243,11 @@ class ScriptedEngine:
             document = {"object": "chat.completion.chunk", "model": self.script.model, **fields}
             return f"data: {json.dumps(document)}\n\n"
 
+        if reply.raw is not None:
+            for document in reply.raw:
+                yield f"data: {json.dumps(document)}\n\n"
+            yield "data: [DONE]\n\n"
+            return
         limit = int(body.get("max_tokens") or 10**9)
         tokens = _drawn(tokenize(reply.text), body) if reply.seeded else tokenize(reply.text)
         observed = bool(body.get("logprobs"))

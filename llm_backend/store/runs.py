@@ -85,6 +85,7 @@ def select_runs() -> AnySelect:
         RunRow.served_before,
         RunRow.expected_answer,
         RunRow.engine_url,
+        RunRow.engine_start,
         ReceiptRow.prompt_tokens,
         ReceiptRow.completion_tokens,
         ReceiptRow.finish_reason,

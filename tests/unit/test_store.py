@@ -241,7 +241,7 @@ class TestDigestPrefix:
             sql(
                 database,
                 "INSERT INTO receipts SELECT ?, format, body, prompt_tokens, completion_tokens, "
-                "finish_reason, fingerprint_digest, sampling_class "
+                "finish_reason, fingerprint_digest, sampling_class, invalid_positions "
                 "FROM receipts LIMIT 1",
                 "sha256:abcd" + tail * 60,
             )
