@@ -6,7 +6,7 @@ A side that was cut short (stopped, interrupted, or at its token limit) is compa
 
 Verdict, in order of the questions asked:
 
-(1) `INCOMPARABLE`  another model or prompt, no token ids, or nothing generated
+(1) `INCOMPARABLE`  another model or prompt, no token ids, nothing generated, or output that was no numbers
 (2) `DIVERGED`      some position holds another token, or one side ended on its own and the other went on
 (3) `DRIFTED`       same tokens, some known logprob differs
 (4) `IDENTICAL`     same tokens, every known logprob equal bit for bit (`level` says if there were any)
@@ -22,8 +22,8 @@ from typing import Any, Literal
 
 from llm_backend.altered import body_of
 from llm_backend.engine_changes import EngineChange, engine_changes
+from llm_backend.reasons import Reason, first_difference, reasons_against
 from llm_backend.receipt import (
-    EngineFingerprint,
     Frozen,
     GenerationRequest,
     Receipt,
@@ -52,28 +52,6 @@ class Verdict(StrEnum):
     DRIFTED = "DRIFTED"
     DIVERGED = "DIVERGED"
     INCOMPARABLE = "INCOMPARABLE"
-
-
-class Reason(Frozen):
-    """Why two receipts cannot be compared, or one not checked. `kind` is also the key of its sentence."""
-
-    kind: Literal[
-        "other_model",
-        "other_weights",
-        "other_tokenizer",
-        "other_prompt",
-        "other_logprobs",
-        "too_long",
-        "no_token_ids",
-        "no_prompt_ids",
-        "no_logprobs",
-        "nothing_generated",
-    ]
-    reference: str | None = None
-    """What the reference has (model name, digest, number of prompt tokens), where that explains it."""
-    candidate: str | None = None
-    position: int | None = None
-    """First differing prompt token, for `other_prompt` when both prompts are known as ids."""
 
 
 class RequestChange(Frozen):
@@ -135,6 +113,8 @@ class Comparison(Frozen):
     max_abs_logprob_diff: float | None = None
     mean_abs_logprob_diff: float | None = None
     first_drift: int | None = None
+    largest_drift: int | None = None
+    """Position of `max_abs_logprob_diff`; the first of equal ones."""
     drifted_positions: int = 0
     unknown_logprobs: int = 0
     """Compared positions where at least one side's logprob is unknown; never counted as drift."""
@@ -146,6 +126,10 @@ class Comparison(Frozen):
     """`stop`, `length`, ... as the engine said, else `stopped` or `interrupted`."""
     candidate_end: str
     same_text: bool
+    text_divergence: int | None = None
+    """First different character of the two raw texts (code points); None when they are equal."""
+    engine_restarted: bool = False
+    """Both runs tell which start of the engine served them, and it was not the same."""
     request_changes: tuple[RequestChange, ...] = ()
     engine_changes: tuple[EngineChange, ...] = ()
 
@@ -162,7 +146,7 @@ def compare(reference: Receipt, candidate: Receipt, *, self_check: NearTie | Non
     """
     before, after = reference.completion, candidate.completion
     shorter = min(len(before.tokens), len(after.tokens))
-    reasons = tuple(_reasons(reference, candidate))
+    reasons = tuple(reasons_against(reference, candidate))
     common = Comparison(
         verdict=Verdict.INCOMPARABLE,
         reasons=reasons,
@@ -172,6 +156,7 @@ def compare(reference: Receipt, candidate: Receipt, *, self_check: NearTie | Non
         reference_end=receipt_end(reference),
         candidate_end=receipt_end(candidate),
         same_text=before.text == after.text,
+        text_divergence=None if before.text == after.text else first_difference(before.text, after.text),
         request_changes=tuple(_request_changes(reference.request, candidate.request)),
         engine_changes=engine_changes(
             reference.engine, candidate.engine, seeded=_seeded(reference) and _seeded(candidate)
@@ -179,7 +164,7 @@ def compare(reference: Receipt, candidate: Receipt, *, self_check: NearTie | Non
     )
     if reasons:
         return common
-    position = _first_difference(before.token_ids, after.token_ids)
+    position = first_difference(before.token_ids, after.token_ids)
     drift = _measure_drift(before.tokens, after.tokens, position, _same_logprobs_mode(reference, candidate))
     fork = None
     if position < shorter or _ended_by_itself(reference, candidate):
@@ -240,52 +225,6 @@ def receipt_end(receipt: Receipt) -> str:
     if completion.status is Status.COMPLETE:
         return completion.finish_reason or "unknown"
     return completion.status.value
-
-
-def identity_reasons(reference: EngineFingerprint, candidate: EngineFingerprint) -> Iterator[Reason]:
-    """What makes the token ids or the model of two engines another thing altogether."""
-    for kind, field in (
-        ("other_model", "model"),
-        ("other_weights", "weights_digest"),
-        ("other_tokenizer", "tokenizer_digest"),
-    ):
-        before, after = getattr(reference, field), getattr(candidate, field)
-        if before is not None and after is not None and before != after:
-            yield Reason.model_validate({"kind": kind, "reference": before, "candidate": after})
-
-
-def _reasons(reference: Receipt, candidate: Receipt) -> Iterator[Reason]:
-    yield from identity_reasons(reference.engine, candidate.engine)
-    prompt = _other_prompt(reference.request, candidate.request)
-    if prompt:
-        yield prompt
-    sides = (reference.completion, candidate.completion)
-    if any(not side.tokens and side.text for side in sides):
-        yield Reason(kind="no_token_ids")
-    elif any(not side.tokens for side in sides):
-        yield Reason(kind="nothing_generated")
-
-
-def _other_prompt(reference: GenerationRequest, candidate: GenerationRequest) -> Reason | None:
-    before, after = reference.prompt_token_ids, candidate.prompt_token_ids
-    if before and after:
-        if before == after:
-            return None
-        return Reason(
-            kind="other_prompt",
-            reference=str(len(before)),
-            candidate=str(len(after)),
-            position=_first_difference(before, after),
-        )
-    return Reason(kind="other_prompt") if reference.messages != candidate.messages else None
-
-
-def _first_difference(before: tuple[int, ...], after: tuple[int, ...]) -> int:
-    """Length of the common prefix."""
-    for position, (left, right) in enumerate(zip(before, after, strict=False)):
-        if left != right:
-            return position
-    return min(len(before), len(after))
 
 
 def _cut(receipt: Receipt) -> bool:
@@ -363,7 +302,7 @@ def _measure_drift(
 ) -> dict[str, object]:
     """The drift fields of `Comparison` over positions [0, stop), whose tokens are equal."""
     known = drifted = 0
-    first = first_alternative = None
+    first = first_alternative = at = None
     largest = total = 0.0
     for position in range(stop if comparable else 0):
         left, right = before[position], after[position]
@@ -378,7 +317,8 @@ def _measure_drift(
             drifted += 1
             difference = abs(a - b)
             total += difference
-            largest = max(largest, difference)
+            if difference > largest:
+                largest, at = difference, position
             if first is None:
                 first = position
     return {
@@ -386,6 +326,7 @@ def _measure_drift(
         "max_abs_logprob_diff": largest if known else None,
         "mean_abs_logprob_diff": total / known if known else None,
         "first_drift": first,
+        "largest_drift": at,
         "drifted_positions": drifted,
         "unknown_logprobs": stop - known,
         "first_alternative_drift": first_alternative,

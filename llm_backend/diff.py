@@ -13,6 +13,7 @@ from typing import Any, Literal
 from rapidfuzz.distance import Indel
 
 from llm_backend.compare import NEAR_TIE, Comparison, logprob_margin, probability
+from llm_backend.reasons import TEXT_ONLY
 from llm_backend.receipt import Completion, Frozen, Receipt, TokenRecord, known_logprob
 from llm_backend.token_text import LONGEST_CHARACTER, alternative_text, token_texts
 
@@ -78,7 +79,7 @@ def diff_window(
     tokens from it on. Keys: `verdict`; `centre` and `fork` (positions, `fork` None without one);
     `folded` (equal tokens left out ahead of the window); `reference` and `candidate` (`length`,
     `end`, `tokens`, `left_out` after the window); `ops` aligning the shown tokens; `strip` over the
-    compared positions; `text_fork` for receipts without token ids. `names` gives the text of
+    compared positions; `text_fork` where token ids are missing. `names` gives the text of
     alternatives, of which receipts record the ids only.
     """
     fork = comparison.first_divergence
@@ -96,9 +97,9 @@ def diff_window(
         "candidate": _side(right, comparison.candidate_end, start, alignment.candidate_stop, names or {}),
         "ops": [op.model_dump(mode="json") for op in alignment.ops],
         "strip": drift_strip(left.tokens, right.tokens, comparison.compared),
-        "text_fork": None
-        if left.tokens and right.tokens
-        else _text_fork(left.text, right.text, before, after),
+        "text_fork": _text_fork(left.text, right.text, before, after)
+        if not (left.tokens and right.tokens) or any(r.kind in TEXT_ONLY for r in comparison.reasons)
+        else None,
     }
 
 

@@ -102,6 +102,7 @@ class Recording:
             self._engine.served(),
             self._engine.prompt_tokens(request.model, request.messages),
         )
+        self._engine_start = self._engine.start_id()
         # Refused before sending, with the real numbers: the engine's own message may quote others.
         budget, context = request.sampling.max_tokens, self._fingerprint.max_model_len
         if prompt_tokens is not None and context is not None and prompt_tokens + budget > context:
@@ -165,6 +166,7 @@ class Recording:
             neighbours=self._neighbours,
             served_before=self._served_before,
             engine_url=self._engine.url,
+            engine_start=self._engine_start,
         )
         self._flushed_at = time.monotonic()
 

@@ -36,6 +36,7 @@ from llm_backend.phrases import (
     notes,
     run_end,
     run_settings,
+    run_warning,
     short_digest,
     verdict_line,
     verdict_name,
@@ -358,6 +359,8 @@ def _receipt_sections(
         (text("receipt.completion_tokens", lang), tokens),
         (text("receipt.end", lang), end),
     ]
+    if warning := run_warning(completion.invalid_positions, lang):
+        summary.insert(0, (text("receipt.warning", lang), warning))
     if completion.cached_prompt_tokens is not None:
         summary.append((text("receipt.cached_prompt_tokens", lang), f"{completion.cached_prompt_tokens:,}"))
     if run:

@@ -78,6 +78,8 @@ def judge(
     """Compare two receipts and explain the result with what is known about the load during both."""
     measured = calibrations.find(candidate.engine) if calibrations else None
     comparison = compare(reference, candidate, self_check=measured.near_tie if measured else None)
+    starts = {reference_run.engine_start, candidate_run.engine_start}
+    comparison = comparison.model_copy(update={"engine_restarted": len(starts - {None}) == 2})
     loads = [run.neighbours for run in (reference_run, candidate_run) if run.neighbours is not None]
     neighbours = max(loads) if loads else None
     return comparison, diagnose(

@@ -49,12 +49,16 @@ class Run:
     expected_answer: str | None = None
     """What a person says the answer is, verbatim; may be typed, changed and cleared at any time."""
     engine_url: str = ""
+    engine_start: str | None = None
+    """Id of the engine's start, where its launch manifest tells; another one after a restart."""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     finish_reason: str | None = None
     fingerprint_digest: str | None = None
     sampling_class: str | None = None
     """Settings that count as the same when it comes to proof; see `proof.sampling_class`."""
+    invalid_positions: int | None = None
+    """Positions at which the engine's whole distribution was not a number; see `Completion`."""
     verdict: str | None = None
     """Of the latest comparison in which this run was the candidate."""
 

@@ -196,8 +196,10 @@ Judgement = tuple[Outcome, tuple[Evidence, ...]]
 
 
 def judge_comparisons(comparisons: Iterable[Comparison], level: Level) -> Judgement:
-    """One difference fails, whatever else is unknown; what cannot be compared is undecided."""
+    """A difference or invalid output fails, whatever is unknown; what cannot be compared is undecided."""
     compared = list(comparisons)
+    if any(reason.kind.startswith("invalid_") for comparison in compared for reason in comparison.reasons):
+        return Outcome.FAILED, (Evidence(key="verify.invalid_output"),)
     failing = {Verdict.DIVERGED} | ({Verdict.DRIFTED} if level == "logprobs" else set())
     if any(comparison.verdict in failing for comparison in compared):
         return Outcome.FAILED, ()

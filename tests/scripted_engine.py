@@ -37,7 +37,11 @@ DEFAULT_TEXT = (
 )
 
 Ending = Literal["finish", "close", "error", "garbage", "stall", "no_finish"]
-Logprobs = Literal["normal", "null", "clamped", "none", "missing_some"]
+Logprobs = Literal[
+    "normal", "null", "clamped", "none", "missing_some", "one_of_each", "null_rows", "nan_rows"
+]
+"""`one_of_each`: position 1 clamped, position 2 null. `null_rows`: at every fifth position nothing is a
+number, as vLLM writes it; `nan_rows`: the same as bare NaN, as other servers do."""
 Channel = Literal["content", "reasoning", "reasoning_content"]
 
 
@@ -68,6 +72,8 @@ class Reply:
     """As `fork_at`, for requests that ask for no logprobs: an engine that answers otherwise when watched."""
     cached_tokens: int | None = None
     """`usage.prompt_tokens_details.cached_tokens`; a request with a `cache_salt` gets 0."""
+    raw: tuple[dict[str, Any], ...] | None = None
+    """These chunks as they stand instead of anything above, and then [DONE]."""
     prompt_suffix: str = ""
     """Makes the rendered prompt (and its ids) another one, as a changed chat template would."""
 
@@ -237,6 +243,11 @@ class ScriptedEngine:
             document = {"object": "chat.completion.chunk", "model": self.script.model, **fields}
             return f"data: {json.dumps(document)}\n\n"
 
+        if reply.raw is not None:
+            for document in reply.raw:
+                yield f"data: {json.dumps(document)}\n\n"
+            yield "data: [DONE]\n\n"
+            return
         limit = int(body.get("max_tokens") or 10**9)
         tokens = _drawn(tokenize(reply.text), body) if reply.seeded else tokenize(reply.text)
         observed = bool(body.get("logprobs"))
@@ -372,8 +383,13 @@ def _logprobs(tokens: list[str], start: int, reply: Reply, top: int) -> dict[str
             value = None
         elif reply.logprobs == "clamped" and position % 5 == 0:
             value = -9999.0
+        elif reply.logprobs == "one_of_each" and position in (1, 2):
+            value = -9999.0 if position == 1 else None
         runner_up = f"token_id:{token_id(_forked(token))}"
-        alternatives = [(f"token_id:{token_id(token)}", value), (runner_up, (value or 0.0) - 0.05)][:top]
+        second: float | None = (value or 0.0) - 0.05
+        if reply.logprobs in ("null_rows", "nan_rows") and position % 5 == 0:
+            value = second = None if reply.logprobs == "null_rows" else float("nan")
+        alternatives = [(f"token_id:{token_id(token)}", value), (runner_up, second)][:top]
         content.append(
             {
                 "token": f"token_id:{token_id(token)}",

@@ -32,6 +32,7 @@ from llm_backend.config import Settings, load_settings
 from llm_backend.diagnose import diagnose
 from llm_backend.distributions import measure_distributions
 from llm_backend.errors import EncoreError
+from llm_backend.phrases import run_warning
 from llm_backend.proof import Proof, tally_proof
 from llm_backend.receipt import Message, Receipt, Sampling
 from llm_backend.record import build_request, record
@@ -98,6 +99,8 @@ async def _ask(
                 print()
             if recording.run is not None:
                 say(render.run_line(recording.run))
+                if warning := run_warning(recording.run.invalid_positions):
+                    say(warning)
         assert recording.run is not None
         assert recording.receipt is not None
         if expected is not None:

@@ -120,6 +120,11 @@ class EngineClient:
         manifest = read_manifest(self._manifest_file) if self._manifest_file else None
         return manifest if manifest is not None and manifest.url.rstrip("/") == self.url else None
 
+    def start_id(self) -> str | None:
+        """Which start of the engine answers, as the launch manifest tells; None for an engine not ours."""
+        manifest = self._manifest()
+        return manifest.start_id if manifest is not None else None
+
     async def identity(self) -> EngineFingerprint:
         """Who answers now: the launch manifest, if this launch wrote it, joined with what the API tells.
 

@@ -58,6 +58,8 @@ class ReceiptRow(Base):
     fingerprint_digest: Mapped[str]
     sampling_class: Mapped[str]
     """`proof.sampling_class` of what was asked."""
+    invalid_positions: Mapped[int]
+    """`Completion.invalid_positions`."""
 
 
 class RunRow(Base):
@@ -83,6 +85,7 @@ class RunRow(Base):
     expected_answer: Mapped[str | None]
     """As a person typed it, after the run; no part of the receipt."""
     engine_url: Mapped[str]
+    engine_start: Mapped[str | None]
     owner: Mapped[str]
     """The process recording this run; see `owner.py`."""
     touched_at: Mapped[datetime]

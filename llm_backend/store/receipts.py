@@ -29,6 +29,7 @@ def encode_receipt(receipt: Receipt) -> dict[str, Any]:
         "finish_reason": receipt.completion.finish_reason,
         "fingerprint_digest": receipt.engine.digest,
         "sampling_class": sampling_class(receipt.request.sampling),
+        "invalid_positions": receipt.completion.invalid_positions,
     }
 
 

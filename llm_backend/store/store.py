@@ -81,6 +81,7 @@ class Store:
         neighbours: int | None = None,
         served_before: int | None = None,
         engine_url: str = "",
+        engine_start: str | None = None,
     ) -> Run:
         """Record that a run has started."""
         values = run_values(
@@ -92,6 +93,7 @@ class Store:
             neighbours=neighbours,
             served_before=served_before,
             engine_url=engine_url,
+            engine_start=engine_start,
             request=request.model_dump_json(),
             engine=engine.model_dump_json(),
         )

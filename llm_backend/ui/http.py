@@ -22,7 +22,7 @@ from llm_backend.config import ROOT
 from llm_backend.diff import token_window
 from llm_backend.engine.embedded import EMBEDDED_MODEL
 from llm_backend.errors import EncoreError, EngineError, ReceiptNotFound
-from llm_backend.phrases import run_summary
+from llm_backend.phrases import run_summary, run_warning
 from llm_backend.receipt import EngineFingerprint, GenerationRequest, Receipt, TokenRecord
 from llm_backend.store import StoredComparison
 from llm_backend.strings import Language, catalogue, pick_language, text
@@ -142,7 +142,7 @@ async def run(run_id: str, accept_language: AcceptLanguage = None) -> dict[str, 
             found,
             GenerationRequest.model_validate(recorded["request"]),
             EngineFingerprint.model_validate(recorded["engine"]),
-            recorded["completion"]["cached_prompt_tokens"],
+            recorded["completion"],
             lang,
             await asyncio.to_thread(prices, backend().settings),
         ),
@@ -157,9 +157,11 @@ async def run_line(run_id: str, accept_language: AcceptLanguage = None) -> dict[
     store, lang = backend().store, pick_language(accept_language)
     latest = [*await store.findings(run_id, kind="repeat", limit=1)]
     latest += await store.findings(run_id, kind="check", limit=1)
+    run = await store.run(run_id)
     return {
         "id": run_id,
-        "summary": run_summary(await store.run(run_id), lang),
+        "summary": run_summary(run, lang),
+        "warning": run_warning(run.invalid_positions, lang),
         "outcomes": latest_outcomes(await _replays(run_id), latest, lang),
     }
 

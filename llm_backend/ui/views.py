@@ -23,6 +23,7 @@ from llm_backend.phrases import (
     notes,
     run_end,
     run_summary,
+    run_warning,
     short_digest,
     verdict_line,
     verdict_name,
@@ -89,11 +90,13 @@ def run_view(
     run: Run,
     request: GenerationRequest,
     engine: EngineFingerprint,
-    cached_prompt_tokens: int | None,
+    counts: Mapping[str, Any],
     lang: Language,
     bench: Bench | None = None,
 ) -> dict[str, Any]:
     """Everything the panel says about one run but what was found out about it later.
+
+    `counts`: `cached_prompt_tokens` and `reported_tokens` of its completion.
 
     `bench`: what profiles were measured to cost here.
     """
@@ -101,7 +104,8 @@ def run_view(
         **run_item(run, lang),
         "seed": None if run.seed is None else str(run.seed),
         "greedy": run.greedy,
-        "facts": _facts(run, cached_prompt_tokens, lang),
+        "facts": _facts(run, counts, lang),
+        "warning": run_warning(run.invalid_positions, lang),
         "duration_s": run.duration_s,
         "settings": _settings(request.sampling, request.effective, lang),
         "messages": [message.model_dump() for message in request.messages],
@@ -163,11 +167,15 @@ def _explanation(stored: StoredComparison, lang: Language) -> list[str]:
     return [sentence for sentence in (reason, *said, *more) if sentence]
 
 
-def _facts(run: Run, cached_prompt_tokens: int | None, lang: Language) -> list[dict[str, str]]:
+def _facts(run: Run, counts: Mapping[str, Any], lang: Language) -> list[dict[str, str]]:
+    cached_prompt_tokens, reported = counts["cached_prompt_tokens"], counts["reported_tokens"]
+    tokens = None if run.completion_tokens is None else f"{run.completion_tokens:,}"
+    if None not in (reported, run.completion_tokens) and reported != run.completion_tokens:
+        tokens = text("receipt.lost_tokens", lang, tokens=run.completion_tokens, reported=reported)
     facts: list[tuple[str, str | None]] = [
         ("prompt_tokens", f"{run.prompt_tokens:,}" if run.prompt_tokens else None),
         ("cached_prompt_tokens", None if cached_prompt_tokens is None else f"{cached_prompt_tokens:,}"),
-        ("completion_tokens", None if run.completion_tokens is None else f"{run.completion_tokens:,}"),
+        ("completion_tokens", tokens),
         ("ttft", None if run.ttft_s is None else duration(run.ttft_s)),
         ("duration", None if run.duration_s is None else duration(run.duration_s)),
         ("neighbours", None if run.neighbours is None else str(run.neighbours)),

@@ -85,6 +85,11 @@ export default function RunLine() {
           {props.note}
         </div>
       ) : null}
+      {line?.warning ? (
+        <div className="encore-note encore-warning" role="alert" data-testid="run-warning">
+          {line.warning}
+        </div>
+      ) : null}
       {progress ? (
         <div className="encore-progress" data-testid="run-line-progress" data-kind={progress.kind}>
           <span>{progress.said}</span>

@@ -66,6 +66,11 @@ function Run({ t, run, busy, onAct }) {
       <p className="encore-question" data-testid="run-question">
         {run.question}
       </p>
+      {run.warning ? (
+        <p className="encore-note encore-warning" data-testid="panel-run-warning">
+          {run.warning}
+        </p>
+      ) : null}
       <Seed t={t} run={run} />
       <Facts facts={[...run.facts, ...digests]} testid="run-facts" />
       <Proof t={t} run={run} />

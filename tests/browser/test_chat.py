@@ -210,6 +210,21 @@ def test_two_tabs_keep_their_own_settings(app_url: str, open_page: Open, engine_
     expect(second.get_by_test_id("run-seed")).to_contain_text("22")
 
 
+def test_invalid_model_output_is_warned_of_under_the_answer_and_in_the_panel(
+    app_url: str, open_page: Open, engine_script: Script
+) -> None:
+    """RC-12: no number is made up for what is not one."""
+    engine_script.default = Reply(logprobs="null_rows")
+    page = open_page(app_url)
+    ask(page, QUESTION)
+    expect_answered(page)
+    expect(page.get_by_test_id("run-warning")).to_contain_text("Model output invalid: at 24 positions")
+    expect(page.get_by_test_id("panel-run-warning")).to_be_visible()
+    replay_last(page)
+    expect(latest_verdict(page)).to_contain_text("Can't be compared")
+    expect(page.locator("body")).not_to_contain_text(re.compile(r"NaN %|\bNaN\b(?!\))|(?<![\d.])0 %"))
+
+
 def test_a_phone_is_not_covered_by_the_panel(app_url: str, open_page: Open) -> None:
     page = open_page(app_url, width=390)
     ask(page, QUESTION)

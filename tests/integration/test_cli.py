@@ -231,6 +231,23 @@ def test_an_interrupted_answer_is_kept_and_undecided(encore: Encore, engine_scri
     assert json.loads(encore("list", "--format", "json")[1])[0]["status"] == "interrupted"
 
 
+def test_invalid_model_output_is_warned_of_wherever_the_run_is_shown(
+    encore: Encore, engine_script: Script
+) -> None:
+    """RC-12: a whole row of NaN; the run cannot be checked or compared, and says why."""
+    engine_script.default = Reply(logprobs="null_rows")
+    code, _, err = encore("ask", "Hello")
+    assert code == 0
+    assert "Model output invalid: at 24 positions every probability was not a number (NaN)" in err
+    digest = digest_of(encore)
+    assert "model output invalid" in encore("list")[1]
+    assert "Model output invalid: at 24 positions" in encore("show", digest)[1]
+    for command in ("replay", "check"):
+        code, out, _ = encore(command, digest)
+        assert code == 2
+        assert "the recorded run's model output was invalid (not a number) at 24 of its positions" in out
+
+
 def test_doctor_tells_whether_a_question_could_be_asked(encore: Encore, engine_script: Script) -> None:
     code, out, _ = encore("doctor")
     assert code == 0

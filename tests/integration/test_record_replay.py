@@ -221,6 +221,45 @@ async def test_missing_and_clamped_logprobs_are_unknown_never_a_difference(
     json.loads(receipt.to_json(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
 
+async def test_a_sentinel_and_a_null_are_told_apart_and_no_output_is_called_invalid(
+    engine, store, engine_script
+) -> None:
+    """RC-12: -9999.0 for one token, null for another."""
+    engine_script.default = Reply(logprobs="one_of_each")
+    run, receipt = await ask(engine, store)
+    assert [token.unknown for token in receipt.completion.tokens[:4]] == [
+        None,
+        "floor",
+        "not_a_number",
+        None,
+    ]
+    assert run.invalid_positions == 0
+    result = await replay(engine, store, run, chat_id="chat")
+    assert result.comparison.verdict is Verdict.IDENTICAL
+    assert result.comparison.unknown_logprobs == 2
+    json.loads(receipt.to_json(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
+@pytest.mark.parametrize("rows", ["null_rows", "nan_rows"])
+async def test_invalid_output_is_recorded_and_is_no_base_to_compare_with(
+    engine, store, engine_script, rows
+) -> None:
+    """RC-12: a whole row of NaN, as vLLM writes it (null) and as other servers do (NaN)."""
+    engine_script.enqueue(Reply(logprobs=rows))
+    run, receipt = await ask(engine, store)
+    broken = -(-len(receipt.completion.tokens) // 5)
+    assert (run.invalid_positions, receipt.completion.invalid_positions) == (broken, broken)
+    json.loads(receipt.to_json(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    result = await replay(engine, store, run, chat_id="chat")
+    assert result.comparison.verdict is Verdict.INCOMPARABLE
+    assert [(r.kind, r.reference) for r in result.comparison.reasons] == [("invalid_recorded", str(broken))]
+    whole, _ = await ask(engine, store)
+    engine_script.enqueue(Reply(logprobs=rows))
+    result = await replay(engine, store, whole, chat_id="chat")
+    assert [(r.kind, r.candidate) for r in result.comparison.reasons] == [("invalid_replayed", str(broken))]
+    assert await store.seen(run) == [], "nothing is proven by it"
+
+
 async def test_two_chats_at_once_keep_their_own_settings(engine, store, engine_script) -> None:
     results = await asyncio.gather(
         ask(engine, store, request("A", seed=11)),

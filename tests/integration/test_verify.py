@@ -264,6 +264,21 @@ def test_no_baseline_is_kept_of_an_engine_that_failed(
     assert not file.exists()
 
 
+def test_an_engine_whose_output_is_no_number_fails_and_gives_no_baseline(
+    encore: Encore, suite: str, engine_script: Script, tmp_path: Path
+) -> None:
+    """RC-12: invalid output that repeats is not a clean baseline."""
+    file = tmp_path / "baseline.json"
+    engine_script.default = replace(STEADY, logprobs="null_rows")
+    code, out, err = encore(
+        "verify", suite, "--times", "1", "--neighbours", "0", "--save-baseline", str(file)
+    )
+    assert code == 1
+    assert "The model's output was invalid" in out
+    assert "was not written" in err
+    assert not file.exists()
+
+
 def test_receipts_are_verified_as_they_were_recorded(encore: Encore, engine_script: Script) -> None:
     encore("ask", "Hello", "--max-tokens", "16")
     digest = json.loads(encore("list", "--format", "json")[1])[0]["digest"]

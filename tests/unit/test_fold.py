@@ -78,10 +78,37 @@ def test_entries_that_do_not_pair_with_ids_leave_the_chunk_unknown() -> None:
     assert tokens == [TokenRecord(1), TokenRecord(2)]
 
 
-@pytest.mark.parametrize("value", [None, -9999.0, float("-inf"), float("nan")])
-def test_values_the_engine_could_not_give_are_unknown(value: float | None) -> None:
-    _, tokens, _ = fold_all([chunk("a", [1], [entry(1, value)])])
-    assert tokens[0].logprob is None
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [(None, "not_a_number"), (-9999.0, "floor"), (float("-inf"), "floor"), (NAN, "not_a_number")],
+)
+def test_values_the_engine_could_not_give_are_unknown_with_the_reason(value: float | None, why: str) -> None:
+    """RC-12: one value that says nothing beside others that do."""
+    _, tokens, _ = fold_all([chunk("a", [1], [entry(1, value, top=[(1, value), (2, -0.5)])])])
+    assert (tokens[0].logprob, tokens[0].unknown) == (None, why)
+
+
+@pytest.mark.parametrize(
+    ("value", "others", "broken"),
+    [
+        (None, [None, None], True),  # as vLLM writes NaN
+        (NAN, [NAN, NAN], True),
+        (NAN, [], True),  # no alternatives asked for
+        (None, [], False),  # or a server that gives no numbers at all
+        (None, [None, -0.5], False),
+        (-9999.0, [-9999.0], False),
+    ],
+    ids=str,
+)
+def test_a_row_without_any_number_is_invalid_output(
+    value: float | None, others: list[float | None], broken: bool
+) -> None:
+    """RC-12: what no distribution looks like is told from a single value that is missing."""
+    _, tokens, _ = fold_all([chunk("a", [1], [entry(1, value, top=list(enumerate(others)))])])
+    assert (tokens[0].unknown == "row_not_numbers") is broken
 
 
 def test_ids_come_from_token_names_when_the_list_is_absent() -> None:

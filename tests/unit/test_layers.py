@@ -46,6 +46,7 @@ LAYERS = {
     "llm_backend.probes": CORE,
     "llm_backend.proof": CORE,
     "llm_backend.proof_phrases": CORE,
+    "llm_backend.reasons": CORE,
     "llm_backend.render": CORE,
     "llm_backend.repeat_phrases": CORE,
     "llm_backend.run": CORE,

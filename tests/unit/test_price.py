@@ -49,6 +49,8 @@ STRICT = Measured(
 SEQS = Measured(name="max_num_seqs=1", changed={"--max-num-seqs": "1"}, samples=samples(24), baseline=FAST)
 DEAD = Measured(name="dtype=float32", changed={"--dtype": "float32"}, failure="The engine ended.")
 
+COUNTS = {"cached_prompt_tokens": None, "reported_tokens": None}
+
 BENCH = Bench(
     machine=Machine(device="cpu", names=("EPYC",), cores=2, model="SmolLM2", vllm_version="0.32.0"),
     measured_at=datetime(2026, 12, 1, 6, tzinfo=UTC),
@@ -132,12 +134,12 @@ def test_the_panel_shows_the_profiles_price_and_each_settings() -> None:
         seed=1,
         greedy=True,
     )
-    shown = run_view(run, request(), engine, None, "en", BENCH)["engine"]
+    shown = run_view(run, request(), engine, COUNTS, "en", BENCH)["engine"]
     assert shown["price"] == profile_price(BENCH, engine)
     prices_shown = {row["name"]: row["price"] for row in shown["profile_rows"]}
     assert prices_shown["--max-num-seqs"].startswith("alone 0.96×")
     assert prices_shown["--dtype"] is None
-    assert run_view(run, request(), engine, None, "en")["engine"]["price"] is None
+    assert run_view(run, request(), engine, COUNTS, "en")["engine"]["price"] is None
 
 
 def test_a_session_cut_short_does_not_replace_a_complete_one_of_the_same_machine(tmp_path: Path) -> None:

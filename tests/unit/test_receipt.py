@@ -124,10 +124,22 @@ def test_real_values_are_kept(value: float) -> None:
     assert known_logprob(value) == value
 
 
-@pytest.mark.parametrize("value", [math.nan, -math.inf])
-def test_a_number_that_json_cannot_hold_never_reaches_an_export(value: float) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 (rfc8785's own subclass; its text is not ours)
-        receipt([token(7, value)]).to_json()
+@pytest.mark.parametrize(
+    ("value", "why"), [(math.nan, "not_a_number"), (-math.inf, "floor"), (math.inf, "floor")]
+)
+def test_a_number_that_json_cannot_hold_is_null_with_a_reason(value: float, why: str) -> None:
+    """RC-12: whatever is fed to it, an export is strict JSON."""
+    exported = receipt([token(7, value, top={7: value, 8: -1.0})])
+    document = json.loads(exported.to_json(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    (written,) = document["receipt"]["completion"]["tokens"]
+    assert (written["logprob"], written["unknown"]) == (None, why)
+    assert [other["logprob"] for other in written["top"]] == [None, -1.0]
+    assert parse_receipt(exported.to_json()) == exported
+
+
+def test_a_known_value_needs_no_reason_and_keeps_older_digests() -> None:
+    """RC-12: records without a reason are written as they were before there was one."""
+    assert "unknown" not in receipt([token(7, -0.5), token(8, None)]).to_json()
 
 
 def test_greedy_requests_ignore_seed_and_filters() -> None:

@@ -172,9 +172,11 @@ class TestNotes:
 
     def test_text_fallback_says_whether_the_texts_agree(self) -> None:
         assert notes(compare(receipt([], text="a"), receipt([], text="a"))) == [
-            "The two texts read the same."
+            "Compared by their text instead: the two texts read the same."
         ]
-        assert notes(compare(receipt([], text="a"), receipt([], text="b"))) == ["The two texts differ."]
+        assert notes(compare(receipt([], text="a b"), receipt([], text="a c"))) == [
+            "Compared by their text instead: the two texts differ from character 2 on."
+        ]
 
     def test_other_logprobs_modes(self) -> None:
         (note,) = notes(compare(receipt(), receipt(engine=engine(logprobs_mode="raw_logits"))))

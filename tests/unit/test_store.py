@@ -234,7 +234,7 @@ class TestDigestPrefix:
         for tail in ("0", "1"):
             await database.sql(
                 "INSERT INTO receipts SELECT :digest, format, body, prompt_tokens, completion_tokens, "
-                "finish_reason, fingerprint_digest, sampling_class "
+                "finish_reason, fingerprint_digest, sampling_class, invalid_positions "
                 "FROM receipts LIMIT 1",
                 digest="sha256:abcd" + tail * 60,
             )

@@ -14,6 +14,7 @@ from scripted_engine import Reply, Script
 from ui_chat import Chat, chat_session
 
 from llm_backend.config import Settings
+from llm_backend.receipt import Sampling
 from llm_backend.scoring import Check, CheckVerdict
 from llm_backend.tally import RepeatReport
 from llm_backend.ui import handlers
@@ -106,6 +107,7 @@ class TestAsking:
         assert "\\(235 \\times" in receipt.completion.text
 
     async def test_later_turns_send_answers_without_thinking(self, chat: Chat, engine_script: Script) -> None:
+        """RC-11: spaces and newlines around a question survive, too."""
         engine_script.enqueue(Reply(text="<think>hm</think>\n\n7"))
         await ask("Pick a prime under 30")
         await ask("  Square it\n")
@@ -145,52 +147,110 @@ class TestAsking:
         await ask("x")
         assert sent(engine_script)[0]["max_tokens"] == engine_script.max_model_len // 4
 
-    async def test_a_closing_tag_alone_moves_the_answer_to_the_thinking(
-        self, chat: Chat, engine_script: Script
+    @pytest.mark.parametrize(
+        ("text", "thinking"),
+        [
+            ("Compute 6·7.\n</think>\n\nIt is 42.", ["Compute 6·7."]),
+            ("It is 42.", []),
+            ("<think>Compute 6·7.\n</think>\n\nIt is 42.", ["Compute 6·7."]),
+        ],
+        ids=["closing tag alone", "no tag", "both tags"],
+    )
+    async def test_thinking_and_answer_are_told_apart_whichever_tags_come(
+        self, chat: Chat, engine_script: Script, backend: Backend, text: str, thinking: list[str]
     ) -> None:
-        engine_script.enqueue(Reply(text="Compute 6·7.\n</think>\n\nIt is 42.", tokens_per_second=40))
+        """RC-20: an empty thinking pane is not shown, and the stored text is raw in every case."""
+        engine_script.enqueue(Reply(text=text, tokens_per_second=40))
         await ask("6·7?")
-        assert [step["output"] for step in chat.thinking()] == ["Compute 6·7."]
+        assert [step["output"] for step in chat.thinking()] == thinking
         assert chat.answers() == ["It is 42."]
+        receipt = await backend.store.receipt_of(chat.news("run")[0]["run"])
+        assert receipt.completion.text == text
 
 
 class TestEndings:
     async def test_thinking_that_never_closes_is_said(self, chat: Chat, engine_script: Script) -> None:
+        """RC-21: with what to do about it, and no spinner left."""
         engine_script.enqueue(Reply(text="<think>" + "on and on " * 100))
         await handlers.change_settings({"max_tokens": "60"})
         await ask("Prove it")
         (thinking,) = chat.thinking()
         said = "Stopped at token limit (60) – no answer produced"
         assert said in thinking["output"]
-        assert said in next(e for e in chat.of("element") if e["name"] == "RunLine")["props"]["note"]
+        note = next(e for e in chat.of("element") if e["name"] == "RunLine")["props"]["note"]
+        assert said in note
+        assert "Raise max tokens" in note
+        assert thinking["end"], "the step is closed"
         assert chat.answers() == [""]
 
+    async def test_one_token_is_an_answer_that_was_cut(self, chat: Chat, engine_script: Script) -> None:
+        """RC-21: max tokens 1, within a tag's first character."""
+        engine_script.enqueue(Reply(text="<think>on and on"))
+        await handlers.change_settings({"max_tokens": "1"})
+        await ask("Prove it")
+        (line,) = [element for element in chat.of("element") if element["name"] == "RunLine"]
+        assert "token limit (1)" in line["props"]["note"]
+
     async def test_an_empty_answer_is_said(self, chat: Chat, engine_script: Script) -> None:
+        """RC-21: no token at all, finish reason stop."""
         engine_script.enqueue(Reply(text=""))
         await ask("x")
         (line,) = [element for element in chat.of("element") if element["name"] == "RunLine"]
         assert line["props"]["note"] == "The model ended without an answer."
 
+    @pytest.mark.parametrize("moment", ["before the first token", "in the thinking", "in the answer"])
     async def test_stopping_keeps_the_part_and_frees_the_engine(
-        self, chat: Chat, engine_script: Script, backend: Backend
+        self, chat: Chat, engine_script: Script, backend: Backend, moment: str
     ) -> None:
-        engine_script.enqueue(SLOW, Reply(text="2"))
+        """RC-33: whenever it is pressed; the next question is answered at once."""
+        thinking = Reply(text="<think>" + "on and on " * 500, tokens_per_second=100)
+        slow = {
+            "before the first token": Reply(ending="stall", ending_after=0),
+            "in the thinking": thinking,
+            "in the answer": SLOW,
+        }
+        engine_script.enqueue(slow[moment], Reply(text="2"))
         task = asyncio.create_task(ask("Count"))
-        await until(lambda: any(chat.answers()))
+        seen: dict[str, Callable[[], object]] = {
+            "before the first token": lambda: engine_script.in_flight,
+            "in the thinking": lambda: any(len(step["output"]) > 50 for step in chat.thinking()),
+            "in the answer": lambda: any(chat.answers()),
+        }
+        await until(seen[moment])
         await stop(task)
+        pressed = time.monotonic()
+        await until(lambda: engine_script.in_flight == 0)
+        assert time.monotonic() - pressed < 2
+        await until(lambda: chat.news("run"))
         (run,) = chat.news("run")
         receipt = await backend.store.receipt_of(run["run"])
         assert receipt.completion.status == "stopped"
         assert receipt.completion.finish_reason is None
+        assert bool(receipt.completion.tokens) is (moment != "before the first token")
         assert handlers.CHAINLITS_STOP_MESSAGE not in chat.answers()
-        await until(lambda: engine_script.in_flight == 0)
         await ask("1+1?")
         assert chat.answers()[-1] == "2"
+
+    async def test_a_stopped_run_is_replayed_and_compared_over_its_length(
+        self, chat: Chat, engine_script: Script, backend: Backend
+    ) -> None:
+        """RC-33: never called different for being shorter."""
+        engine_script.enqueue(SLOW, Reply(text=SLOW.text))
+        task = asyncio.create_task(ask("Count"))
+        await until(lambda: any(chat.answers()))
+        await stop(task)
+        run = chat.news("run")[0]["run"]
+        length = len((await backend.store.receipt_of(run)).completion.tokens)
+        await handlers.replay_run(run)
+        stored = await backend.store.comparison(str((await ended(chat))["comparison"]))
+        assert (stored.verdict, stored.comparison.compared) == ("IDENTICAL", length)
+        assert stored.comparison.partial
 
     @pytest.mark.parametrize("ending", ["close", "error", "garbage", "no_finish"])
     async def test_a_broken_answer_is_kept_and_can_be_retried(
         self, chat: Chat, engine_script: Script, backend: Backend, ending: str
     ) -> None:
+        """RC-46: a red note with a retry; the half answer is no part of the conversation."""
         engine_script.enqueue(Reply(ending=ending, ending_after=40), Reply(text="42"))  # type: ignore[arg-type]
         question = await ask("again?")
         (problem,) = chat.problems()
@@ -223,11 +283,56 @@ class TestEndings:
         assert "100" in chat.problems()[0]
         assert not engine_script.bodies
 
+    @pytest.mark.parametrize(
+        ("words", "max_tokens", "numbers"),
+        [(5000, None, ("5,0", "1,024", "4,096")), (3000, "4096", ("3,0", "4,096"))],
+    )
+    async def test_a_question_that_cannot_fit_is_one_sentence_with_the_real_numbers(
+        self, chat: Chat, engine_script: Script, words: int, max_tokens: str | None, numbers: tuple[str, ...]
+    ) -> None:
+        """RC-47: nothing is trimmed in silence, nothing negative sent; the question can be asked again."""
+        engine_script.max_model_len = 4096
+        if max_tokens:
+            await handlers.change_settings({"max_tokens": max_tokens})
+        question = await ask("word" + " word" * (words - 1))
+        (problem,) = chat.problems()
+        assert all(number in problem for number in numbers), problem
+        assert "lower max tokens" in problem
+        assert "{" not in problem
+        assert not engine_script.bodies
+        assert chat.actions("retry")[0]["payload"] == {"message": question}
+        await handlers.change_settings({"max_tokens": "16"})
+        await ask("short")
+        assert roles(sent(engine_script)[0]) == [("user", "short")]
+
+    async def test_the_turn_that_crosses_the_limit_does_not_poison_later_ones(
+        self, chat: Chat, engine_script: Script
+    ) -> None:
+        """RC-47: twelve turns; the refused one can be asked again with less to write, and is sent whole."""
+        await handlers.change_settings({"max_tokens": "400"})
+        engine_script.max_model_len = 1000
+        engine_script.default = Reply(text="<think>" + "long thoughts " * 60 + "</think>" + "word " * 10)
+        turns = 0
+        while not chat.problems():
+            turns += 1
+            question = await ask(f"Question {turns}: " + "why " * 20)
+        assert turns == 12, "thinking is not part of what is sent, or it would have been sooner"
+        assert len(engine_script.bodies) == 11
+        assert "1,000" in chat.problems()[0]
+        await handlers.change_settings({"max_tokens": "100"})
+        await handlers.retry(question)
+        await until(lambda: len(chat.news("run")) == 12)
+        body = sent(engine_script)[-1]
+        users = [content for role, content in roles(body) if role == "user"]
+        assert [content.split(":")[0] for content in users] == [f"Question {n}" for n in range(1, 13)]
+        assert "long thoughts" not in str(body)
+
 
 class TestWaiting:
     async def test_a_question_waits_for_the_engine_and_is_sent_once(
         self, chat: Chat, engine_script: Script, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """RC-40: not ready is no error, and the question is not lost."""
         monkeypatch.setattr("llm_backend.ui.engine_watch.MAX_AGE_S", 0.0)
         engine_script.health = 503
         task = asyncio.create_task(ask("hi"))
@@ -253,6 +358,30 @@ class TestReplaying:
     async def replayed(self, chat: Chat, run: str) -> dict[str, object]:
         await handlers.replay_run(run)
         return await ended(chat)
+
+    async def test_a_turn_in_the_middle_is_replayed_before_and_after_later_ones(
+        self, chat: Chat, engine_script: Script
+    ) -> None:
+        """RC-11: byte for byte, with what came before it and nothing else; turn 4 knows of no replay."""
+        await ask("Pick a prime under 30")
+        await ask("  Square it\n")
+        second = chat.news("run")[1]["run"]
+        await self.replayed(chat, second)
+        await ask("Add 1")
+        await handlers.change_settings({"system_prompt": "Be brief.", "temperature": "0.7"})
+        await handlers.replay_run(second)
+        await until(lambda: len(chat.news("ended")) == 2)
+        bodies = engine_script.bodies
+        assert bodies[2] == bodies[4] == bodies[1]
+        assert set(sent(engine_script)[1]) >= set(Sampling.model_fields) - {"top_logprobs"}
+        await ask("And now?")
+        assert [content for role, content in roles(sent(engine_script)[5]) if role != "assistant"] == [
+            "Be brief.",
+            "Pick a prime under 30",
+            "  Square it\n",
+            "Add 1",
+            "And now?",
+        ]
 
     async def test_sends_the_recorded_body_whatever_is_set_now(
         self, chat: Chat, engine_script: Script, backend: Backend
@@ -490,6 +619,8 @@ class TestSettings:
         assert shown["seed"] == "42"
 
     async def test_two_chats_share_nothing(self, backend: Backend, engine_script: Script) -> None:
+        """RC-35: sent at the same moment, each with its own settings."""
+
         async def chat_with(seed: str) -> Chat:
             with chat_session() as chat:
                 await handlers.start_chat()
@@ -506,6 +637,7 @@ class TestSettings:
     async def test_a_change_while_an_answer_streams_applies_to_the_next(
         self, chat: Chat, engine_script: Script, backend: Backend
     ) -> None:
+        """RC-35: what runs was sent already."""
         engine_script.enqueue(Reply(tokens_per_second=100))
         task = asyncio.create_task(ask("one"))
         await until(lambda: engine_script.in_flight)

@@ -126,6 +126,24 @@ class TestRuns:
         candidate = (await client.get(f"/runs/{fork.run.id}/line")).json()
         assert candidate["outcomes"] == [], "the replay itself has not been replayed"
 
+    async def test_invalid_model_output_is_warned_of_in_the_line_and_the_panel(
+        self, client: httpx.AsyncClient, backend: Backend, engine_script: Script, run: Run
+    ) -> None:
+        """RC-12: visible in both languages; an ordinary run has no warning."""
+        engine_script.enqueue(Reply(logprobs="null_rows"))
+        request = build_request("scripted", [Message(role="user", content="x")], Sampling())
+        recording = record(backend.engine, backend.store, request, chat_id="chat")
+        async with recording:
+            async for _ in recording:
+                pass
+        assert recording.run is not None
+        for path in (f"/runs/{recording.run.id}", f"/runs/{recording.run.id}/line"):
+            warning = (await client.get(path)).json()["warning"]
+            assert warning.startswith("Model output invalid: at 24 positions")
+            chinese = (await client.get(path, headers={"Accept-Language": "zh-CN"})).json()["warning"]
+            assert chinese.startswith("模型输出无效：有 24 处")
+        assert (await client.get(f"/runs/{run.id}/line")).json()["warning"] == ""
+
     async def test_a_list_leaves_replays_out_when_asked(
         self, client: httpx.AsyncClient, run: Run, fork: ReplayResult
     ) -> None:
