@@ -7,7 +7,7 @@ import errno
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -204,19 +204,39 @@ def _prepare_sqlite(engine: AsyncEngine, busy_timeout_s: float) -> None:
     def configure(connection: Any, _record: Any) -> None:
         # The driver must not open transactions on its own: it would leave DDL outside them.
         connection.isolation_level = None
-        cursor = connection.cursor()
-        cursor.execute(f"PRAGMA busy_timeout = {round(busy_timeout_s * 1000)}")
-        cursor.execute("PRAGMA foreign_keys = ON")
-        # With write-ahead logging a killed process loses nothing; a power cut may lose the last moments
-        # but never breaks the file.
-        cursor.execute("PRAGMA synchronous = NORMAL")
-        cursor.close()
+        try:
+            cursor = connection.cursor()
+            cursor.execute(f"PRAGMA busy_timeout = {round(busy_timeout_s * 1000)}")
+            cursor.execute("PRAGMA foreign_keys = ON")
+            # With write-ahead logging a killed process loses nothing; a power cut may lose the last
+            # moments but never breaks the file.
+            cursor.execute("PRAGMA synchronous = NORMAL")
+            cursor.close()
+        except BaseException:  # cancelled: nobody else knows of this connection yet
+            connection.terminate()
+            raise
+
+    ending: set[asyncio.Task[None]] = set()
+
+    @event.listens_for(engine.sync_engine, "invalidate")
+    def give_up(connection: Any, _record: Any, _error: Any) -> None:
+        # A cancelled task's connection is closed while a statement of it may still be referenced, and
+        # SQLite then keeps the connection, and with it the write lock, alive: end the transaction first.
+        # This task is scheduled before the one that closes, and the connection works in that order.
+        task = asyncio.get_running_loop().create_task(_roll_back(connection.driver_connection))
+        ending.add(task)
+        task.add_done_callback(ending.discard)
 
     @event.listens_for(engine.sync_engine, "begin")
     def begin(connection: Connection) -> None:
         statement = connection.get_execution_options().get(_BEGIN, "BEGIN")
         if statement:
             connection.exec_driver_sql(statement)
+
+
+async def _roll_back(connection: Any) -> None:
+    with suppress(Exception):  # it never connected, or is closed already: nothing is held
+        await connection.rollback()
 
 
 async def _write_ahead(engine: AsyncEngine, busy_timeout_s: float) -> None:

@@ -7,7 +7,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import AsyncIterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -437,6 +437,23 @@ class TestConcurrentWriters:
                 await appending
         await store.append(run.id, 0, tokens([8]), "t8")
         assert await database.sql("SELECT text FROM run_tokens") == [('"t8"',)]
+
+    @pytest.mark.parametrize("pause_s", [0, 0.0005, 0.001, 0.002, 0.004])
+    async def test_a_write_cancelled_at_any_moment_keeps_no_lock(
+        self, database: Database, pause_s: float
+    ) -> None:
+        """Stop pressed in the wrong millisecond used to lock the database for everybody."""
+        store = await Store.open(database.url, busy_timeout_s=2)
+        for moment in range(20):
+            writing = asyncio.create_task(store.begin(request(), ENGINE, chat_id="chat", kind="ask"))
+            await asyncio.sleep(pause_s)
+            for _ in range(moment):
+                await asyncio.sleep(0)
+            writing.cancel()
+            with suppress(asyncio.CancelledError):
+                await writing
+            await store.begin(request(), ENGINE, chat_id="chat", kind="ask")
+        await store.close()
 
 
 class TestRefusals:
