@@ -26,7 +26,10 @@ def two_engines(tmp_path: Path) -> Iterator[tuple[str, Script]]:
 @pytest.mark.browser
 @pytest.mark.parametrize(
     ("locale", "served", "verdict"),
-    [("en-US", "served by engine 1", "Different from token 20 on"), ("zh-CN", "由引擎 1 完成", "从第 20 个词元起不同")],
+    [
+        ("en-US", "served by engine 1", "Different from token 20 on"),
+        ("zh-CN", "由引擎 1 完成", "从第 20 个词元起不同"),
+    ],
 )
 def test_the_same_question_on_another_machine(
     open_page: Callable[..., Page],
