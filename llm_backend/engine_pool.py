@@ -73,10 +73,11 @@ class EnginePool:
         for client in self._clients:
             await client.close()
 
-    async def look(self) -> tuple[Member, ...]:
+    async def look(self, *, max_age_s: float | None = None) -> tuple[Member, ...]:
         """The engines as they are, at most `MAX_AGE_S` old; never raises for absent ones."""
+        allowed = MAX_AGE_S if max_age_s is None else max_age_s
         async with self._lock:
-            if time.monotonic() - self._looked_at >= MAX_AGE_S:
+            if time.monotonic() - self._looked_at >= allowed:
                 numbered = enumerate(self._clients, start=1)
                 seen = await asyncio.gather(*(self._see(number, client) for number, client in numbered))
                 self.members = _with_classes(seen)
@@ -84,8 +85,9 @@ class EnginePool:
             return self.members
 
     async def state(self) -> EngineState:
-        """Ready when any engine is; otherwise the first listed one's state."""
-        members = await self.look()
+        """Ready when any engine is, otherwise the first listed one's state. As it is now: the caller,
+        `EngineWatch`, remembers it."""
+        members = await self.look(max_age_s=0.0)
         return next((member.state for member in members if member.ready), members[0].state)
 
     def choose(self, prefer_url: str | None = None) -> EngineClient:
