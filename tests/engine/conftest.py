@@ -25,7 +25,7 @@ INSTALLED = {
 
 
 @contextmanager
-def started(folder: Path, profile: str) -> Iterator[tuple[str, Path]]:
+def started(folder: Path, profile: str, **extra: str) -> Iterator[tuple[str, Path]]:
     """`./start.sh engine --detach` with its own ports and files; yields the URL and the manifest."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -37,6 +37,7 @@ def started(folder: Path, profile: str) -> Iterator[tuple[str, Path]]:
         "ENCORE_RUN_DIR": str(folder / "run"),
         "ENCORE_DATA_DIR": str(folder / "data"),
         "ENCORE_LOG_FILE": str(folder / "llm.log"),
+        **extra,
     }
     start = ["bash", str(ROOT / "start.sh")]
     done = subprocess.run(
