@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sqlite3
 import threading
 from collections.abc import AsyncIterator
@@ -494,7 +495,7 @@ class TestRefusals:
             await connection.exec_driver_sql(f"PRAGMA max_page_count = {pages.scalar_one() + 1}")
         run = await store.begin(request(), ENGINE, chat_id="chat", kind="ask")
         with pytest.raises(StoreError, match="disk is full"):
-            await store.finish(run.id, receipt(text="x" * 100_000), ttft_s=None, duration_s=None)
+            await store.finish(run.id, receipt(text=os.urandom(50_000).hex()), ttft_s=None, duration_s=None)
         assert (await store.run(run.id)).status == "running"
         assert await database.sql("SELECT * FROM receipts") == []
 
