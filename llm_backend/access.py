@@ -9,7 +9,8 @@ from pathlib import Path
 from llm_backend.config import Settings
 from llm_backend.engine.client import EngineClient
 from llm_backend.errors import ReceiptInvalid
-from llm_backend.receipt import Receipt, parse_receipt
+from llm_backend.exported import parse_receipt
+from llm_backend.receipt import Receipt
 from llm_backend.store import Run, Store
 
 

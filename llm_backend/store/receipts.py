@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import Any
 
-import rfc8785
 from sqlalchemy import select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from llm_backend.errors import ReceiptInvalid, ReceiptNotFound
-from llm_backend.receipt import Receipt
+from llm_backend.exported import RunFacts, export_document
+from llm_backend.receipt import Receipt, bytes_digest
 from llm_backend.store.models import ReceiptRow
 
 
 def encode_receipt(receipt: Receipt) -> dict[str, Any]:
     """The row of a receipt. Slow for long answers (seconds at 32k tokens): keep off the event loop."""
-    body = rfc8785.dumps(receipt.model_dump(mode="json"))
     return {
-        "digest": _digest(body),
+        "digest": receipt.digest,
         "format": receipt.format,
-        "body": body.decode(),
+        "body": receipt.canonical.decode(),
         "prompt_tokens": len(receipt.request.prompt_token_ids),
         "completion_tokens": len(receipt.completion.tokens),
         "finish_reason": receipt.completion.finish_reason,
@@ -36,10 +34,10 @@ def decode_receipt(digest: str, body: str) -> Receipt:
     return Receipt.model_validate_json(body)
 
 
-def export_document(digest: str, body: str) -> str:
-    """What `Receipt.to_json` writes, without building the receipt."""
+def exported_json(digest: str, body: str, runs: tuple[RunFacts, ...] = ()) -> str:
+    """What `Receipt.to_json` writes, without building the receipt; with runs, what `encore export` does."""
     check_body(digest, body)
-    return f'{{"digest":"{digest}","receipt":{body}}}'
+    return export_document(digest, body, runs)
 
 
 def token_dicts(digest: str, body: str, start: int, stop: int) -> list[dict[str, Any]]:
@@ -51,7 +49,7 @@ def token_dicts(digest: str, body: str, start: int, stop: int) -> list[dict[str,
 
 def check_body(digest: str, body: str) -> None:
     """Raise `ReceiptInvalid` unless the stored text hashes to its key."""
-    actual = _digest(body.encode())
+    actual = bytes_digest(body.encode())
     if actual != digest:
         raise ReceiptInvalid(
             f"The stored receipt {digest[:19]} was altered: its content hashes to {actual[:19]}.",
@@ -70,7 +68,3 @@ async def fetch_body(connection: AsyncConnection, digest: str) -> str:
     if body is None:
         raise ReceiptNotFound(f"No receipt {digest[:19]} is stored.", "encore list shows those that are.")
     return body
-
-
-def _digest(body: bytes) -> str:
-    return "sha256:" + hashlib.sha256(body).hexdigest()

@@ -30,7 +30,7 @@ from llm_backend.store.owner import is_gone, this_process
 from llm_backend.store.receipts import (
     decode_receipt,
     encode_receipt,
-    export_document,
+    exported_json,
     fetch_body,
     insert_receipt,
     token_dicts,
@@ -228,7 +228,7 @@ class Store:
 
     async def receipt_json(self, digest: str) -> str:
         """The export document of a receipt (`Receipt.to_json`), from the stored text as it is."""
-        return await asyncio.to_thread(export_document, digest, await self._body(digest))
+        return await asyncio.to_thread(exported_json, digest, await self._body(digest))
 
     async def tokens(self, digest: str, start: int, stop: int) -> list[dict[str, Any]]:
         """Tokens [start, stop) of a receipt as plain JSON values, without building the receipt."""

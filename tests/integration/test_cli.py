@@ -10,7 +10,7 @@ import pytest
 from scripted_engine import DEFAULT_TEXT, Reply, Script
 
 from llm_backend.cli import main
-from llm_backend.receipt import parse_receipt
+from llm_backend.exported import parse_receipt
 
 Encore = Callable[..., tuple[int, str, str]]
 

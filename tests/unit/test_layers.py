@@ -24,6 +24,7 @@ LAYERS = {
     "llm_backend.config": FOUNDATION,
     "llm_backend.strings": FOUNDATION,
     "llm_backend.receipt": RECORD,
+    "llm_backend.exported": RECORD,
     "llm_backend.compare": CORE,
     "llm_backend.diagnose": CORE,
     "llm_backend.diff": CORE,

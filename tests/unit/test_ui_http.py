@@ -12,7 +12,8 @@ from fastapi import FastAPI
 from scripted_engine import Reply, Script
 
 from llm_backend.config import Settings
-from llm_backend.receipt import Message, Sampling, parse_receipt
+from llm_backend.exported import parse_receipt
+from llm_backend.receipt import Message, Sampling
 from llm_backend.record import build_request, record
 from llm_backend.replay import ReplayResult, replay
 from llm_backend.run import Run
