@@ -8,11 +8,11 @@ call a use case, render its result and exit; nothing is decided here. Each modul
 
 from __future__ import annotations
 
-from llm_backend.cli import recording, replaying, system
+from llm_backend.cli import evidence, recording, replaying, system
 from llm_backend.cli.base import app, fail
 from llm_backend.errors import EncoreError
 
-__all__ = ["main", "recording", "replaying", "system"]
+__all__ = ["evidence", "main", "recording", "replaying", "system"]
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -27,7 +26,6 @@ from llm_backend.cli.base import (
 from llm_backend.compare import compare
 from llm_backend.config import Settings, load_settings
 from llm_backend.diagnose import diagnose
-from llm_backend.errors import EncoreError
 from llm_backend.receipt import Message, Receipt, Sampling
 from llm_backend.record import build_request, record
 from llm_backend.sampling import parse_sampling
@@ -143,20 +141,3 @@ def show(receipt: ReceiptArgument, format: FormatOption = Format.TEXT) -> None:
         print(render.receipt_markdown(recorded))
     else:
         print(render.receipt_text(recorded))
-
-
-@app.command()
-def export(
-    receipt: ReceiptArgument,
-    output: Annotated[Path, typer.Argument(help="File to write; refuses to overwrite.")],
-) -> None:
-    """Write a receipt to a file that `replay`, `show` and `compare` accept anywhere."""
-    recorded = run_async(find_receipt(load_settings(), receipt))
-    try:
-        with output.open("x", encoding="utf-8") as file:
-            file.write(recorded.to_json() + "\n")
-    except FileExistsError:
-        raise EncoreError(f"{output} exists already.", "Choose another name.") from None
-    except OSError as error:
-        raise EncoreError(f"{output} cannot be written: {error.strerror}.") from None
-    say(f"{recorded.digest} → {output}")

@@ -12,7 +12,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal, Self
 
 from sqlalchemy import ColumnElement, and_, delete, insert, or_, select, update
@@ -35,7 +35,15 @@ from llm_backend.store.receipts import (
     insert_receipt,
     token_dicts,
 )
-from llm_backend.store.runs import dump_chunk, recovered_receipt, run_values, select_runs, to_run
+from llm_backend.store.runs import (
+    dump_chunk,
+    recovered_receipt,
+    run_facts,
+    run_values,
+    select_digests,
+    select_runs,
+    to_run,
+)
 
 BUSY_TIMEOUT_S = 10.0
 """How long a transaction waits for another process's write lock (SQLite)."""
@@ -229,6 +237,24 @@ class Store:
     async def receipt_json(self, digest: str) -> str:
         """The export document of a receipt (`Receipt.to_json`), from the stored text as it is."""
         return await asyncio.to_thread(exported_json, digest, await self._body(digest))
+
+    async def export_line(self, digest: str) -> str:
+        """`receipt_json` with the receipt's runs beside it, oldest first."""
+        query = select_runs().where(RunRow.digest == digest).order_by(RunRow.started_at, RunRow.id)
+        async with self._read() as connection:
+            body = await fetch_body(connection, digest)
+            runs = tuple(run_facts(to_run(row)) for row in await connection.execute(query))
+        return await asyncio.to_thread(exported_json, digest, body, runs)
+
+    async def digests(self, *, chat_id: str | None = None, day: date | None = None) -> list[str]:
+        """Of every receipt, of one chat's, or of runs begun on one day (UTC); by their oldest run."""
+        async with self._read() as connection:
+            return list(await connection.scalars(select_digests(chat_id, day)))
+
+    async def has_receipt(self, digest: str) -> bool:
+        """Whether the receipt under a full digest is stored."""
+        async with self._read() as connection:
+            return await _first_run_with(connection, digest) is not None
 
     async def tokens(self, digest: str, start: int, stop: int) -> list[dict[str, Any]]:
         """Tokens [start, stop) of a receipt as plain JSON values, without building the receipt."""
