@@ -1,4 +1,4 @@
-"""Memory and time to import a file of 200 MB, against the budget of 400 MB of memory.
+"""Memory and time to import a file of 200 MB, against the budget of 200 MB of memory.
 
     python benchmarks/import_receipts.py [--megabytes N] [--tokens N]
 
@@ -21,7 +21,7 @@ from compare_receipts import generated, machine, receipt
 from llm_backend.exchange import Imported, import_receipts
 from llm_backend.store import Store
 
-BUDGET_MB = 400.0
+BUDGET_MB = 200.0
 
 
 def main() -> int:
