@@ -31,6 +31,11 @@ async def on_stop() -> None:
     await handlers.stop()
 
 
+@cl.on_chat_end
+async def on_chat_end() -> None:
+    await handlers.leave()
+
+
 @cl.on_settings_update
 async def on_settings_update(settings: dict[str, Any]) -> None:
     await handlers.change_settings(settings)
@@ -43,7 +48,17 @@ async def on_window_message(data: object) -> None:
 
 @cl.action_callback(handlers.REPLAY)
 async def on_replay(action: cl.Action) -> None:
-    await handlers.replay_run(str(action.payload.get("run")))
+    await handlers.replay_run(str(action.payload.get("run")), action.payload.get("engine"))
+
+
+@cl.action_callback(handlers.CHECK)
+async def on_check(action: cl.Action) -> None:
+    await handlers.check_run(str(action.payload.get("run")))
+
+
+@cl.action_callback(handlers.REPEAT)
+async def on_repeat(action: cl.Action) -> None:
+    await handlers.repeat_run(action.payload)
 
 
 @cl.action_callback(handlers.SHOW)

@@ -1,7 +1,9 @@
 """Runs the commands shown in README.md and writes their real output between the markers.
 
     python docs/generate.py            rewrite
-    python docs/generate.py --check    exit 1 if the README is stale
+    python docs/generate.py --check    exit 1 if a page is stale
+
+Files that a page includes are copied into it likewise.
 
 The engine is the scripted one of the tests, so the output is the same on every machine; the README
 says so where it is shown.
@@ -21,7 +23,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from scripted_engine import Reply, Script, ScriptedEngine, serving  # noqa: E402  # found by the line above
 
-README = ROOT / "README.md"
+README, GUIDE = ROOT / "README.md", ROOT / "docs" / "guide.md"
 QUESTION = "What is 235 times 478?"
 
 
@@ -45,23 +47,40 @@ def session() -> str:
         )
         digest = listed.stdout.split()[0][:8]
         same = encore("replay", digest)
-        script.enqueue(Reply(fork_at=31, drift=-0.01))
+        script.enqueue(Reply(fork_at=31, drift=-0.03))
         different = encore("replay", digest)
     note = "The engine here is the scripted one of the tests: these lines are generated, and checked in CI."
     return f"```console\n{asked}\n\n{same}\n\n{different}\n```\n\n{note}"
 
 
-def main() -> int:
-    before = README.read_text(encoding="utf-8")
+def readme(before: str) -> str:
     pattern = re.compile(r"(<!-- generated: session -->\n).*?(<!-- end -->)", re.DOTALL)
     block = session()
-    after = pattern.sub(lambda match: f"{match[1]}{block}\n{match[2]}", before)
-    if "--check" in sys.argv:
-        if before != after:
-            print("README.md is stale: run python docs/generate.py", file=sys.stderr)
-        return int(before != after)
-    README.write_text(after, encoding="utf-8")
-    return 0
+    return pattern.sub(lambda match: f"{match[1]}{block}\n{match[2]}", before)
+
+
+def with_included_files(before: str) -> str:
+    pattern = re.compile(r"(<!-- include: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+    def block(match: re.Match[str]) -> str:
+        return f"{match[1]}```python\n{(ROOT / match[2]).read_text(encoding='utf-8')}```\n{match[3]}"
+
+    return pattern.sub(block, before)
+
+
+def main() -> int:
+    stale = False
+    for page, renew in ((README, readme), (GUIDE, with_included_files)):
+        before = page.read_text(encoding="utf-8")
+        after = renew(before)
+        if before == after:
+            continue
+        stale = True
+        if "--check" in sys.argv:
+            print(f"{page.name} is stale: run python docs/generate.py", file=sys.stderr)
+        else:
+            page.write_text(after, encoding="utf-8")
+    return int(stale and "--check" in sys.argv)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ A side that was cut short (stopped, interrupted, or at its token limit) is compa
 
 Verdict, in order of the questions asked:
 
-(1) `INCOMPARABLE`  another model or prompt, no token ids, or nothing generated
+(1) `INCOMPARABLE`  another model or prompt, no token ids, nothing generated, or output that was no numbers
 (2) `DIVERGED`      some position holds another token, or one side ended on its own and the other went on
 (3) `DRIFTED`       same tokens, some known logprob differs
 (4) `IDENTICAL`     same tokens, every known logprob equal bit for bit (`level` says if there were any)
@@ -14,25 +14,35 @@ Verdict, in order of the questions asked:
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
+from llm_backend.altered import body_of
 from llm_backend.engine_changes import EngineChange, engine_changes
+from llm_backend.reasons import Reason, first_difference, reasons_against
 from llm_backend.receipt import (
-    EngineFingerprint,
     Frozen,
     GenerationRequest,
     Receipt,
+    Sampling,
     Status,
     TokenRecord,
     known_logprob,
 )
 
 NEAR_TIE = 0.125
-"""Nats. One bfloat16 step of a logit between 16 and 32, and the largest margin at which a trained
-model's greedy answer was seen to fork when nothing but the batch changed."""
+"""Nats, where nothing was measured. One bfloat16 step of a logit between 16 and 32, and the largest
+margin at which a trained model's greedy answer was seen to fork when nothing but the batch changed."""
+
+ENOUGH_POSITIONS = 8
+"""Known positions before a fork from which on their largest drift says something about the engine."""
+
+
+# Keys of a body that model, prompt and effective settings already compare, or that `stream` implies.
+_SAID_ELSEWHERE = frozenset({"model", "messages", "stream_options", *Sampling.model_fields})
 
 
 class Verdict(StrEnum):
@@ -44,34 +54,27 @@ class Verdict(StrEnum):
     INCOMPARABLE = "INCOMPARABLE"
 
 
-class Reason(Frozen):
-    """Why two receipts cannot be compared, or one not checked. `kind` is also the key of its sentence."""
-
-    kind: Literal[
-        "other_model",
-        "other_weights",
-        "other_tokenizer",
-        "other_prompt",
-        "other_logprobs",
-        "too_long",
-        "no_token_ids",
-        "no_prompt_ids",
-        "no_logprobs",
-        "nothing_generated",
-    ]
-    reference: str | None = None
-    """What the reference has (model name, digest, number of prompt tokens), where that explains it."""
-    candidate: str | None = None
-    position: int | None = None
-    """First differing prompt token, for `other_prompt` when both prompts are known as ids."""
-
-
 class RequestChange(Frozen):
-    """One sampling field whose effective value differs."""
+    """One sampling field whose effective value differs, or another key of the body as sent."""
 
     field: str
-    reference: str
-    candidate: str
+    reference: str | None
+    """None when this side did not send it; only for keys that are no sampling field."""
+    candidate: str | None
+
+
+class NearTie(Frozen):
+    """Up to which margin rounding can swap two tokens here, and how that is known.
+
+    Each of the two logprobs may move by the drift, one up and one down: twice the largest drift measured.
+    """
+
+    nats: float = NEAR_TIE
+    basis: Literal["drift", "self_check", "assumed"] = "assumed"
+    """`drift`: between these two runs before they fork. `self_check`: between the engine's own prefill
+    and decoding (`scoring.Calibration`). `assumed`: neither was measured."""
+    positions: int | None = None
+    """Measured over so many; None when assumed."""
 
 
 class Fork(Frozen):
@@ -85,7 +88,8 @@ class Fork(Frozen):
     """Nats: the reference's most likely token minus the second; None unless both are known."""
     exact_tie: bool
     near_tie: bool
-    """Margin at most `NEAR_TIE`; an exact tie is also a near one."""
+    """Margin at most `threshold`; an exact tie is also a near one."""
+    threshold: NearTie = NearTie()
     reference_probability: float | None
     """Of the reference's token, as the reference's engine gave it."""
     reference_on_candidate: float | None
@@ -109,6 +113,8 @@ class Comparison(Frozen):
     max_abs_logprob_diff: float | None = None
     mean_abs_logprob_diff: float | None = None
     first_drift: int | None = None
+    largest_drift: int | None = None
+    """Position of `max_abs_logprob_diff`; the first of equal ones."""
     drifted_positions: int = 0
     unknown_logprobs: int = 0
     """Compared positions where at least one side's logprob is unknown; never counted as drift."""
@@ -120,6 +126,10 @@ class Comparison(Frozen):
     """`stop`, `length`, ... as the engine said, else `stopped` or `interrupted`."""
     candidate_end: str
     same_text: bool
+    text_divergence: int | None = None
+    """First different character of the two raw texts (code points); None when they are equal."""
+    engine_restarted: bool = False
+    """Both runs tell which start of the engine served them, and it was not the same."""
     request_changes: tuple[RequestChange, ...] = ()
     engine_changes: tuple[EngineChange, ...] = ()
 
@@ -129,11 +139,14 @@ class Comparison(Frozen):
         return self.verdict in (Verdict.IDENTICAL, Verdict.DRIFTED)
 
 
-def compare(reference: Receipt, candidate: Receipt) -> Comparison:
-    """Compare what was recorded with what was replayed."""
+def compare(reference: Receipt, candidate: Receipt, *, self_check: NearTie | None = None) -> Comparison:
+    """Compare what was recorded with what was replayed.
+
+    `self_check`: how near a near tie is by the engine's own drift, where that was measured.
+    """
     before, after = reference.completion, candidate.completion
     shorter = min(len(before.tokens), len(after.tokens))
-    reasons = tuple(_reasons(reference, candidate))
+    reasons = tuple(reasons_against(reference, candidate))
     common = Comparison(
         verdict=Verdict.INCOMPARABLE,
         reasons=reasons,
@@ -143,18 +156,20 @@ def compare(reference: Receipt, candidate: Receipt) -> Comparison:
         reference_end=receipt_end(reference),
         candidate_end=receipt_end(candidate),
         same_text=before.text == after.text,
-        request_changes=_request_changes(reference.request, candidate.request),
+        text_divergence=None if before.text == after.text else first_difference(before.text, after.text),
+        request_changes=tuple(_request_changes(reference.request, candidate.request)),
         engine_changes=engine_changes(
             reference.engine, candidate.engine, seeded=_seeded(reference) and _seeded(candidate)
         ),
     )
     if reasons:
         return common
-    position = _first_difference(before.token_ids, after.token_ids)
+    position = first_difference(before.token_ids, after.token_ids)
+    drift = _measure_drift(before.tokens, after.tokens, position, _same_logprobs_mode(reference, candidate))
     fork = None
     if position < shorter or _ended_by_itself(reference, candidate):
-        fork = _fork(before.tokens, after.tokens, position)
-    drift = _measure_drift(before.tokens, after.tokens, position, _same_logprobs_mode(reference, candidate))
+        threshold = _measured_threshold(drift, position) or self_check or NearTie()
+        fork = _fork(before.tokens, after.tokens, position, threshold)
     if fork:
         verdict = Verdict.DIVERGED
     else:
@@ -212,52 +227,6 @@ def receipt_end(receipt: Receipt) -> str:
     return completion.status.value
 
 
-def identity_reasons(reference: EngineFingerprint, candidate: EngineFingerprint) -> Iterator[Reason]:
-    """What makes the token ids or the model of two engines another thing altogether."""
-    for kind, field in (
-        ("other_model", "model"),
-        ("other_weights", "weights_digest"),
-        ("other_tokenizer", "tokenizer_digest"),
-    ):
-        before, after = getattr(reference, field), getattr(candidate, field)
-        if before is not None and after is not None and before != after:
-            yield Reason.model_validate({"kind": kind, "reference": before, "candidate": after})
-
-
-def _reasons(reference: Receipt, candidate: Receipt) -> Iterator[Reason]:
-    yield from identity_reasons(reference.engine, candidate.engine)
-    prompt = _other_prompt(reference.request, candidate.request)
-    if prompt:
-        yield prompt
-    sides = (reference.completion, candidate.completion)
-    if any(not side.tokens and side.text for side in sides):
-        yield Reason(kind="no_token_ids")
-    elif any(not side.tokens for side in sides):
-        yield Reason(kind="nothing_generated")
-
-
-def _other_prompt(reference: GenerationRequest, candidate: GenerationRequest) -> Reason | None:
-    before, after = reference.prompt_token_ids, candidate.prompt_token_ids
-    if before and after:
-        if before == after:
-            return None
-        return Reason(
-            kind="other_prompt",
-            reference=str(len(before)),
-            candidate=str(len(after)),
-            position=_first_difference(before, after),
-        )
-    return Reason(kind="other_prompt") if reference.messages != candidate.messages else None
-
-
-def _first_difference(before: tuple[int, ...], after: tuple[int, ...]) -> int:
-    """Length of the common prefix."""
-    for position, (left, right) in enumerate(zip(before, after, strict=False)):
-        if left != right:
-            return position
-    return min(len(before), len(after))
-
-
 def _cut(receipt: Receipt) -> bool:
     """Whether the side ended before the model did."""
     return receipt.completion.status is not Status.COMPLETE or receipt.completion.finish_reason == "length"
@@ -281,18 +250,35 @@ def _same_logprobs_mode(reference: Receipt, candidate: Receipt) -> bool:
     return before is None or after is None or before == after
 
 
-def _request_changes(reference: GenerationRequest, candidate: GenerationRequest) -> tuple[RequestChange, ...]:
+def _request_changes(reference: GenerationRequest, candidate: GenerationRequest) -> Iterator[RequestChange]:
     before, after = reference.effective, candidate.effective
-    return tuple(
-        RequestChange(
-            field=field, reference=str(getattr(before, field)), candidate=str(getattr(after, field))
-        )
-        for field in type(before).model_fields
-        if getattr(before, field) != getattr(after, field)
-    )
+    for field in type(before).model_fields:
+        old, new = getattr(before, field), getattr(after, field)
+        if old != new:
+            yield RequestChange(field=field, reference=str(old), candidate=str(new))
+    sent, again = body_of(reference), body_of(candidate)
+    if sent is None or again is None:
+        return
+    for key in sorted((sent.keys() | again.keys()) - _SAID_ELSEWHERE):
+        if sent.get(key) != again.get(key):
+            yield RequestChange(field=key, reference=_as_sent(sent, key), candidate=_as_sent(again, key))
 
 
-def _fork(before: tuple[TokenRecord, ...], after: tuple[TokenRecord, ...], position: int) -> Fork:
+def _as_sent(body: Mapping[str, Any], key: str) -> str | None:
+    return json.dumps(body[key], ensure_ascii=False) if key in body else None
+
+
+def _measured_threshold(drift: Mapping[str, Any], compared: int) -> NearTie | None:
+    """From the drift before a fork; None without any, or over too few positions."""
+    known, largest = compared - drift["unknown_logprobs"], drift["max_abs_logprob_diff"]
+    if not largest or known < ENOUGH_POSITIONS:
+        return None
+    return NearTie(nats=2 * largest, basis="drift", positions=known)
+
+
+def _fork(
+    before: tuple[TokenRecord, ...], after: tuple[TokenRecord, ...], position: int, threshold: NearTie
+) -> Fork:
     left = before[position] if position < len(before) else None
     right = after[position] if position < len(after) else None
     margin = logprob_margin(left) if left else None
@@ -302,7 +288,8 @@ def _fork(before: tuple[TokenRecord, ...], after: tuple[TokenRecord, ...], posit
         candidate=right,
         logprob_margin=margin,
         exact_tie=margin == 0,
-        near_tie=margin is not None and margin <= NEAR_TIE,
+        near_tie=margin is not None and margin <= threshold.nats,
+        threshold=threshold,
         reference_probability=probability(left.logprob) if left else None,
         reference_on_candidate=probability(logprob_of(left.id, right)) if left and right else None,
         candidate_probability=probability(right.logprob) if right else None,
@@ -315,11 +302,12 @@ def _measure_drift(
 ) -> dict[str, object]:
     """The drift fields of `Comparison` over positions [0, stop), whose tokens are equal."""
     known = drifted = 0
-    first = first_alternative = None
+    first = first_alternative = at = None
     largest = total = 0.0
     for position in range(stop if comparable else 0):
         left, right = before[position], after[position]
-        if first_alternative is None and left.top != right.top:
+        # A side that recorded none says nothing about them.
+        if first_alternative is None and left.top and right.top and left.top != right.top:
             first_alternative = position
         a, b = known_logprob(left.logprob), known_logprob(right.logprob)
         if a is None or b is None:
@@ -329,7 +317,8 @@ def _measure_drift(
             drifted += 1
             difference = abs(a - b)
             total += difference
-            largest = max(largest, difference)
+            if difference > largest:
+                largest, at = difference, position
             if first is None:
                 first = position
     return {
@@ -337,6 +326,7 @@ def _measure_drift(
         "max_abs_logprob_diff": largest if known else None,
         "mean_abs_logprob_diff": total / known if known else None,
         "first_drift": first,
+        "largest_drift": at,
         "drifted_positions": drifted,
         "unknown_logprobs": stop - known,
         "first_alternative_drift": first_alternative,

@@ -12,11 +12,15 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from llm_backend.compare import NEAR_TIE, Comparison, Fork, Verdict, logprob_of
-from llm_backend.receipt import EngineFingerprint, Frozen, Receipt, TokenRecord
+from llm_backend.compare import Comparison, Fork, NearTie, Verdict, logprob_of
+from llm_backend.receipt import EngineFingerprint, Frozen, Receipt, Sampling, TokenRecord
 
-# How long an answer may grow and how many alternatives are noted: no token depends on them.
-_NEVER_IN_TOKENS = frozenset({"max_tokens", "top_logprobs"})
+# What decides how much is told and how it is sent, not what is generated.
+_OBSERVATION = frozenset(
+    {"top_logprobs", "logprobs", "stream", "return_token_ids", "return_tokens_as_token_ids"}
+)
+_NEVER_IN_TOKENS = _OBSERVATION | {"max_tokens", "cache_salt"}
+_SETTINGS = frozenset(Sampling.model_fields)
 
 
 class Cause(StrEnum):
@@ -35,6 +39,8 @@ class Cause(StrEnum):
     EXACT_TIE = "exact_tie"
     LOAD_DEPENDENT = "load_dependent"
     PREFIX_CACHE = "prefix_cache"
+    COLD_START = "cold_start"
+    """One of the runs was the first after the engine's start."""
     NEAR_TIE = "near_tie"
     UNEXPLAINED = "unexplained"
 
@@ -57,25 +63,39 @@ class Diagnosis(Frozen):
 
 
 def diagnose(
-    comparison: Comparison, reference: Receipt, candidate: Receipt, *, neighbours: int | None
+    comparison: Comparison,
+    reference: Receipt,
+    candidate: Receipt,
+    *,
+    neighbours: int | None,
+    first_after_start: bool = False,
 ) -> Diagnosis:
     """Explain a comparison.
 
     `neighbours`: other requests the engine was running during the busier of the two runs; None when
-    neither is known.
+    neither is known. `first_after_start`: one of the two was the engine's first request, the other was
+    not; False also where nobody knows.
     """
+    if [reason.kind for reason in comparison.reasons] == ["other_prompt"]:
+        evidence = tuple(_other_prompt(comparison, reference, candidate))
+        return Diagnosis(cause=Cause.REQUEST_DIFFERS, evidence=evidence)
     if comparison.verdict in (Verdict.IDENTICAL, Verdict.INCOMPARABLE):
         same_but_cut = comparison.partial and comparison.verdict is Verdict.IDENTICAL
         cause = Cause.TRUNCATED if same_but_cut else Cause.NONE
         return Diagnosis(cause=cause, evidence=tuple(_cuts(comparison)) if same_but_cut else ())
-    found = list(_explanations(comparison, reference, candidate, neighbours))
+    found = list(_explanations(comparison, reference, candidate, neighbours, first_after_start))
     cause = found[0][0] if found else Cause.UNEXPLAINED
     evidence = tuple(piece for _, piece in found) or tuple(_excluded(reference, candidate, neighbours))
+    evidence += tuple(_observed_differently(comparison))
     return Diagnosis(cause=cause, evidence=evidence)
 
 
 def _explanations(
-    comparison: Comparison, reference: Receipt, candidate: Receipt, neighbours: int | None
+    comparison: Comparison,
+    reference: Receipt,
+    candidate: Receipt,
+    neighbours: int | None,
+    first_after_start: bool,
 ) -> Iterator[tuple[Cause, Evidence]]:
     """Every rule that applies with its evidence, strongest first."""
     fork = comparison.first_divergence
@@ -91,7 +111,7 @@ def _explanations(
         if difference.relevance == "bit-relevant":
             values = difference.model_dump(exclude={"relevance"})
             yield Cause.ENGINE_CHANGED, Evidence(key="evidence.engine", values=values)
-    equal = fork is not None and _equal_distributions(comparison, fork)
+    equal = same_distribution_at_fork(comparison)
     if fork and equal and sampled and not unseeded and not asked:
         yield Cause.SEED_NOT_HONOURED, Evidence(key="evidence.seed", values={"position": fork.position})
     if fork and equal and fork.exact_tie and not sampled:
@@ -102,22 +122,47 @@ def _explanations(
     if None not in cached and cached[0] != cached[1] and not candidate.engine.batch_invariant:
         values = {"reference": cached[0], "candidate": cached[1]}
         yield Cause.PREFIX_CACHE, Evidence(key="evidence.prefix_cache", values=values)
+    if first_after_start and not equal:
+        yield Cause.COLD_START, Evidence(key="evidence.cold_start")
     gap = _gap(fork) if fork and not sampled and not equal else None
-    if gap is not None and gap <= NEAR_TIE:
+    if fork and gap is not None and gap <= fork.threshold.nats:
         yield Cause.NEAR_TIE, Evidence(key="evidence.near_tie", values={"margin": gap})
+        yield Cause.NEAR_TIE, _threshold(fork.threshold)
 
 
-def _equal_distributions(comparison: Comparison, fork: Fork) -> bool:
-    """Both engines reported the very same alternatives at the fork and logprobs before it, all known."""
-    if fork.reference is None or fork.candidate is None:
+def _threshold(near: NearTie) -> Evidence:
+    values = {"threshold": near.nats, "positions": near.positions}
+    return Evidence(key=f"evidence.threshold.{near.basis}", values=values)
+
+
+def same_distribution_at_fork(comparison: Comparison) -> bool:
+    """Whether both engines gave bit-equal numbers up to a fork and there, all known: only the draw differs.
+
+    At the fork the alternatives that both recorded are compared, at least two: a token that was drawn
+    without being among the most likely stands in its own side's list alone.
+    """
+    fork = comparison.first_divergence
+    if fork is None or fork.reference is None or fork.candidate is None:
         return False
     before, after = _distribution(fork.reference), _distribution(fork.candidate)
     undrifted = comparison.drifted_positions == 0 and comparison.unknown_logprobs == 0
-    return undrifted and len(before) > 1 and before == after
+    common = before.keys() & after.keys()
+    return undrifted and len(common) > 1 and all(before[each] == after[each] for each in common)
+
+
+def distributions_moved(comparison: Comparison) -> bool:
+    """Whether some known number differs up to a fork or at it: then not only the draw may differ."""
+    fork = comparison.first_divergence
+    if comparison.drifted_positions:
+        return True
+    if fork is None or fork.reference is None or fork.candidate is None:
+        return False
+    before, after = _distribution(fork.reference), _distribution(fork.candidate)
+    return any(before[each] != after[each] for each in before.keys() & after.keys())
 
 
 def _distribution(token: TokenRecord) -> dict[int, float | None]:
-    return {other.id: other.logprob for other in token.top}
+    return {other.id: other.logprob for other in token.top if other.logprob is not None}
 
 
 def _load_key(reference: EngineFingerprint, candidate: EngineFingerprint) -> str | None:
@@ -149,6 +194,34 @@ def _excluded(reference: Receipt, candidate: Receipt, neighbours: int | None) ->
         yield Evidence(key="evidence.invariance_broken", values={"neighbours": neighbours})
     else:
         yield Evidence(key="evidence.one_at_a_time", values={"neighbours": neighbours})
+
+
+def _other_prompt(comparison: Comparison, reference: Receipt, candidate: Receipt) -> Iterator[Evidence]:
+    """Why the prompts differ: the messages, else whatever made tokens of them."""
+    before, after = reference.request.messages, candidate.request.messages
+    if before != after:
+        same = [old == new for old, new in zip(before, after, strict=False)]
+        first = same.index(False) if False in same else len(same)
+        values = {"message": first + 1, "reference": len(before), "candidate": len(after)}
+        yield Evidence(key="evidence.messages", values=values)
+        return
+    for change in comparison.request_changes:
+        if change.field not in _NEVER_IN_TOKENS | _SETTINGS:
+            yield Evidence(key="evidence.request", values=change.model_dump())
+    templates = reference.engine.chat_template_digest, candidate.engine.chat_template_digest
+    if None in templates:
+        yield Evidence(key="evidence.template_unknown")
+    elif templates[0] != templates[1]:
+        yield Evidence(key="evidence.template")
+    else:
+        yield Evidence(key="evidence.template_same")
+
+
+def _observed_differently(comparison: Comparison) -> Iterator[Evidence]:
+    """Should change nothing; named, because two records cannot show that it did not."""
+    for change in comparison.request_changes:
+        if change.field in _OBSERVATION:
+            yield Evidence(key="evidence.observation", values=change.model_dump())
 
 
 def _cuts(comparison: Comparison) -> Iterator[Evidence]:

@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 from rapidfuzz.distance import Indel
 
-from llm_backend.compare import Comparison, logprob_margin, probability
+from llm_backend.compare import NEAR_TIE, Comparison, logprob_margin, probability
+from llm_backend.reasons import TEXT_ONLY
 from llm_backend.receipt import Completion, Frozen, Receipt, TokenRecord, known_logprob
 from llm_backend.token_text import LONGEST_CHARACTER, alternative_text, token_texts
 
@@ -78,7 +79,7 @@ def diff_window(
     tokens from it on. Keys: `verdict`; `centre` and `fork` (positions, `fork` None without one);
     `folded` (equal tokens left out ahead of the window); `reference` and `candidate` (`length`,
     `end`, `tokens`, `left_out` after the window); `ops` aligning the shown tokens; `strip` over the
-    compared positions; `text_fork` for receipts without token ids. `names` gives the text of
+    compared positions; `text_fork` where token ids are missing. `names` gives the text of
     alternatives, of which receipts record the ids only.
     """
     fork = comparison.first_divergence
@@ -96,9 +97,9 @@ def diff_window(
         "candidate": _side(right, comparison.candidate_end, start, alignment.candidate_stop, names or {}),
         "ops": [op.model_dump(mode="json") for op in alignment.ops],
         "strip": drift_strip(left.tokens, right.tokens, comparison.compared),
-        "text_fork": None
-        if left.tokens and right.tokens
-        else _text_fork(left.text, right.text, before, after),
+        "text_fork": _text_fork(left.text, right.text, before, after)
+        if not (left.tokens and right.tokens) or any(r.kind in TEXT_ONLY for r in comparison.reasons)
+        else None,
     }
 
 
@@ -108,31 +109,40 @@ def drift_strip(
     compared: int,
     buckets: int = STRIP_BUCKETS,
 ) -> list[dict[str, float | int | None]]:
-    """Per bucket of positions [start, stop): the largest drift and the smallest margin, in nats.
+    """Per bucket of positions [start, stop): the largest drift and the smallest margin, in nats, with
+    their positions (`drift_at`, `margin_at`), and how many near and exact ties there are.
 
-    None where no position of the bucket has a known value.
+    A long answer has several positions in a bucket. Its extremes are kept and nothing is averaged, so
+    that a single drifted position or a single tie among 32,768 is still drawn. Margins and ties are the
+    reference's. None where no position of the bucket has a known value.
     """
     width = max(1, -(-compared // buckets))
     strip: list[dict[str, float | int | None]] = []
     for start in range(0, compared, width):
         stop = min(start + width, compared)
-        drifts = [
-            abs(a - b)
-            for position in range(start, stop)
-            if (a := known_logprob(reference[position].logprob)) is not None
-            and (b := known_logprob(candidate[position].logprob)) is not None
-        ]
-        margins = [
-            margin
-            for position in range(start, stop)
-            if (margin := logprob_margin(reference[position])) is not None
-        ]
+        drift = margin = drift_at = margin_at = None
+        near = exact = 0
+        for position in range(start, stop):
+            a, b = known_logprob(reference[position].logprob), known_logprob(candidate[position].logprob)
+            if a is not None and b is not None and (drift is None or abs(a - b) > drift):
+                drift, drift_at = abs(a - b), position
+            own = logprob_margin(reference[position])
+            if own is None:
+                continue
+            near += own <= NEAR_TIE
+            exact += own == 0
+            if margin is None or own < margin:
+                margin, margin_at = own, position
         strip.append(
             {
                 "start": start,
                 "stop": stop,
-                "drift": max(drifts, default=None),
-                "margin": min(margins, default=None),
+                "drift": drift,
+                "drift_at": drift_at,
+                "margin": margin,
+                "margin_at": margin_at,
+                "near_ties": near,
+                "exact_ties": exact,
             }
         )
     return strip

@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from llm_backend import render
+from llm_backend.bench import prices
 from llm_backend.config import Settings
 from llm_backend.engine.client import EngineClient, EngineState
 from llm_backend.engine.profiles import Row, explain
+from llm_backend.engine.strict_gemm import shortcomings
 from llm_backend.errors import EngineError
+from llm_backend.price_phrases import profile_price
 from llm_backend.receipt import EngineFingerprint
+from llm_backend.strings import text
 
 PACKAGES = ("encore-chat", "chainlit", "openai", "sqlalchemy", "rapidfuzz", "pydantic")
 
@@ -30,6 +34,10 @@ class Report:
     flags: tuple[Row, ...]
     """The profile's rows as launched; empty for an engine Encore did not start."""
     database: str
+    price: str | None = None
+    """What the running profile was measured to cost on this machine."""
+    shortcomings: tuple[str, ...] = ()
+    """What a strict engine did not get, one sentence each."""
 
     @property
     def ready(self) -> bool:
@@ -48,6 +56,8 @@ class Report:
                 for row in self.flags
             ],
             "database": self.database,
+            "price": self.price,
+            "shortcomings": list(self.shortcomings),
         }
         return json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False)
 
@@ -58,9 +68,12 @@ class Report:
         lines.append(f"engine at {self.engine_url}: {self.state.kind} {self.state.detail}".rstrip())
         if self.engine is not None:
             lines += [render.fingerprint_text(self.engine), ""]
+        if self.shortcomings:
+            lines += [*self.shortcomings, ""]
         if self.flags:
             lines.append(f"profile {self.engine.profile if self.engine else ''}: what was set, and why")
             lines += [f"  {row.name} {row.value or ''}".rstrip() + f"\n      {row.why}" for row in self.flags]
+            lines.append(text("bench.doctor", price=self.price) if self.price else text("bench.unmeasured"))
         elif self.engine is not None:
             lines.append("Encore did not start this engine: its flags are unknown.")
         return "\n".join(lines)
@@ -82,6 +95,8 @@ async def examine(settings: Settings, engine: EngineClient) -> Report:
         flags=explain(fingerprint.argv, fingerprint.env) if fingerprint else (),
         # A PostgreSQL URL may carry a password.
         database=settings.database().split("@")[-1],
+        price=profile_price(prices(settings), fingerprint) if fingerprint else None,
+        shortcomings=shortcomings(fingerprint) if fingerprint else (),
     )
 
 

@@ -44,6 +44,76 @@ _BIT_RELEVANT = frozenset(
         "batch_invariant",
         "prefix_caching",
         "logprobs_mode",
+        "linear_kernel",
+        "top_p_pinned",
+        "attention_kernel",
+    }
+)
+
+# A name for flags that are all compared one by one.
+_HARMLESS = frozenset({"profile"})
+
+# Flags whose effect a fact of its own tells: where both sides know it, the flag adds nothing.
+_TOLD_BY = {
+    "--attention-backend": "attention_backend",
+    "--chat-template": "chat_template_digest",
+    "--dtype": "dtype",
+    "--enable-prefix-caching": "prefix_caching",
+    "--enforce-eager": "enforce_eager",
+    "--logprobs-mode": "logprobs_mode",
+    "--max-model-len": "max_model_len",
+    "--max-num-seqs": "max_num_seqs",
+    "--model": "weights_digest",
+    "--no-enable-prefix-caching": "prefix_caching",
+    "--revision": "model_revision",
+    "--seed": "engine_seed",
+    "--served-model-name": "model",
+    "--tensor-parallel-size": "tensor_parallel_size",
+    "--tokenizer": "tokenizer_digest",
+    "--tokenizer-revision": "tokenizer_digest",
+}
+
+_BIT_RELEVANT_FLAGS = frozenset(
+    {
+        "--attention-backend",
+        "--attention-config",
+        "--block-size",
+        "--chat-template",
+        "--compilation-config",
+        "--dtype",
+        "--enable-chunked-prefill",
+        "--enable-prefix-caching",
+        "--enforce-eager",
+        "--hf-overrides",
+        "--kv-cache-dtype",
+        "--logprobs-mode",
+        "--max-model-len",
+        "--max-num-batched-tokens",
+        "--max-num-seqs",
+        "--no-enable-chunked-prefill",
+        "--no-enable-prefix-caching",
+        "--pipeline-parallel-size",
+        "--quantization",
+        "--speculative-config",
+        "--tensor-parallel-size",
+    }
+)
+
+# They size memory, name things or tell more; gpu-memory-utilization was measured to change no answer.
+_HARMLESS_FLAGS = frozenset(
+    {
+        "--disable-log-stats",
+        "--enable-force-include-usage",
+        "--enable-per-request-metrics",
+        "--enable-prompt-tokens-details",
+        "--enable-server-load-tracking",
+        "--fingerprint-mode",
+        "--gpu-memory-utilization",
+        "--host",
+        "--max-logprobs",
+        "--port",
+        "--served-model-name",
+        "--uvicorn-log-level",
     }
 )
 
@@ -56,19 +126,22 @@ _BIT_RELEVANT_ENV = frozenset(
         "VLLM_USE_FLASHINFER_SAMPLER",
         "VLLM_ATTENTION_BACKEND",
         "VLLM_CPU_OMP_THREADS_BIND",
+        "VLLM_CPU_NUM_OF_RESERVED_CPU",
         "OMP_NUM_THREADS",
         "VLLM_FLOAT32_MATMUL_PRECISION",
     }
 )
 
-_HARMLESS_ENV = frozenset({"PYTHONHASHSEED", "VLLM_NO_USAGE_STATS", "VLLM_LOGGING_LEVEL", "DO_NOT_TRACK"})
+_HARMLESS_ENV = frozenset(
+    {"OMP_WAIT_POLICY", "PYTHONHASHSEED", "VLLM_NO_USAGE_STATS", "VLLM_LOGGING_LEVEL", "DO_NOT_TRACK"}
+)
 
 
 class EngineChange(Frozen):
     """One fact that differs; values as text for people, None where the side did not say."""
 
     field: str
-    """Name in `EngineFingerprint`; one environment variable is `env.NAME`."""
+    """Name in `EngineFingerprint`; one environment variable is `env.NAME`, one flag `argv.--flag`."""
     reference: str | None
     candidate: str | None
     relevance: Relevance
@@ -85,6 +158,9 @@ def engine_changes(
             continue
         if field == "env":
             changes += _env_changes(before, after)
+        elif field == "argv" and before and after:
+            flags = _flag_changes(before, after)
+            changes += (flag for flag in flags if not _told_by_a_fact(flag, reference, candidate))
         elif isinstance(before, tuple):
             changes.append(_listed(field, before, after))
         else:
@@ -96,6 +172,8 @@ def engine_changes(
 def _relevance(field: str, seeded: bool) -> Relevance:
     if field == _ONLY_WITHOUT_REQUEST_SEED:
         return "harmless" if seeded else "bit-relevant"
+    if field in _HARMLESS:
+        return "harmless"
     return "bit-relevant" if field in _BIT_RELEVANT else "unknown"
 
 
@@ -103,8 +181,6 @@ def _listed(field: str, before: tuple[str, ...], after: tuple[str, ...]) -> Engi
     """Only what one side has and the other lacks: argument and CPU flag lists are long."""
     if not before or not after:
         return _change(field, ", ".join(before) or None, ", ".join(after) or None, "unknown")
-    if field == "argv":
-        before, after = _arguments(before), _arguments(after)
     only_before = tuple((Counter(before) - Counter(after)).elements())
     only_after = tuple((Counter(after) - Counter(before)).elements())
     if not only_before and not only_after:  # same words in another order
@@ -113,15 +189,36 @@ def _listed(field: str, before: tuple[str, ...], after: tuple[str, ...]) -> Engi
     return _change(field, ", ".join(only_before), ", ".join(only_after), relevance)
 
 
-def _arguments(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """Each flag with its values as one word: "--max-num-seqs 1"."""
-    grouped: list[str] = []
+def _flag_changes(before: tuple[str, ...], after: tuple[str, ...]) -> Iterable[EngineChange]:
+    """One change per flag; a flag that only one side has is None on the other. Their order is no change."""
+    old, new = _flags(before), _flags(after)
+    for flag in sorted(old.keys() | new.keys()):
+        if old.get(flag) == new.get(flag):
+            continue
+        relevance: Relevance = "unknown"
+        if flag in _BIT_RELEVANT_FLAGS:
+            relevance = "bit-relevant"
+        elif flag in _HARMLESS_FLAGS:
+            relevance = "harmless"
+        yield _change(f"argv.{flag}", old.get(flag), new.get(flag), relevance)
+
+
+def _told_by_a_fact(change: EngineChange, reference: EngineFingerprint, candidate: EngineFingerprint) -> bool:
+    fact = _TOLD_BY.get(change.field.removeprefix("argv."))
+    return fact is not None and None not in (getattr(reference, fact), getattr(candidate, fact))
+
+
+def _flags(argv: tuple[str, ...]) -> dict[str, str]:
+    """Each flag with its values, "on" where it stands alone; what precedes the first flag under ""."""
+    grouped: dict[str, list[str]] = {}
+    flag = ""
     for word in argv:
-        if grouped and not word.startswith("-"):
-            grouped[-1] += f" {word}"
+        if word.startswith("--"):
+            flag, separator, value = word.partition("=")
+            grouped.setdefault(flag, []).extend([value] if separator else [])
         else:
-            grouped.append(word)
-    return tuple(grouped)
+            grouped.setdefault(flag, []).append(word)
+    return {name: " ".join(values) or "on" for name, values in grouped.items()}
 
 
 def _env_changes(before: dict[str, str], after: dict[str, str]) -> Iterable[EngineChange]:

@@ -90,6 +90,8 @@ class Load:
     def __init__(self, engine: EngineClient) -> None:
         self.decoding = 0
         """Neighbours between the first and the last token of an answer, now."""
+        self.tokens = 0
+        """Tokens that neighbours have produced."""
         self._engine = engine
         self._begun = asyncio.Semaphore(0)
         self._tasks: list[asyncio.Task[None]] = []
@@ -109,7 +111,8 @@ class Load:
             async with self._engine.stream(request) as stream:
                 decoding = False
                 try:
-                    async for _ in stream:
+                    async for delta in stream:
+                        self.tokens += len(delta.tokens)
                         if not decoding:
                             decoding = True
                             self.decoding += 1

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from llm_backend.compare import Comparison, Fork, Reason, Verdict
+from llm_backend.compare import Comparison, Fork, Verdict
 from llm_backend.diagnose import Cause, Diagnosis, Evidence
-from llm_backend.receipt import TokenRecord
+from llm_backend.reasons import TEXT_ONLY, Reason
+from llm_backend.receipt import Sampling, TokenRecord
 from llm_backend.run import Run
 from llm_backend.scoring import MARGIN, Check, CheckVerdict
 from llm_backend.strings import Language, text
@@ -100,12 +101,15 @@ def measurements(comparison: Comparison, lang: Language = "en") -> list[str]:
     drift = {
         "largest": comparison.max_abs_logprob_diff,
         "mean": comparison.mean_abs_logprob_diff,
+        "at": comparison.largest_drift,
         "first": comparison.first_drift,
         "drifted": comparison.drifted_positions,
         "compared": comparison.compared - comparison.unknown_logprobs,
     }
     if comparison.drifted_positions:
         said.append(text("measure.drift_before" if fork else "measure.drift", lang, **drift))
+        if comparison.largest_drift is not None and not (fork and drift["at"] == drift["first"]):
+            said.append(text("measure.largest", lang, **drift))
     elif fork and comparison.level == "logprobs":
         said.append(text("measure.no_drift_before", lang, **drift))
     return said
@@ -142,8 +146,12 @@ def end_phrase(end: str, lang: Language = "en") -> str:
 def evidence_sentence(evidence: Evidence, lang: Language = "en") -> str:
     values = dict(evidence.values)
     if "field" in values:
-        group = "sampling" if evidence.key == "evidence.request" else "engine"
+        group = "engine" if evidence.key == "evidence.engine" else "sampling"
         values["field"] = field_label(group, str(values["field"]), lang)
+    if evidence.key in ("evidence.request", "evidence.observation"):
+        values |= {
+            side: text("value.not_sent", lang) for side in ("reference", "candidate") if values[side] is None
+        }
     if "end" in values:
         values["end"] = end_phrase(str(values["end"]), lang)
     return text(evidence.key, lang, **values)
@@ -160,9 +168,15 @@ def diagnosis_sentence(diagnosis: Diagnosis, lang: Language = "en") -> str:
 
 
 def field_label(group: str, field: str, lang: Language = "en") -> str:
-    """A field of `Sampling` ("sampling") or `EngineFingerprint` ("engine") for people."""
-    if field.startswith("env."):
-        return field.removeprefix("env.")
+    """A field of `Sampling` ("sampling") or `EngineFingerprint` ("engine") for people.
+
+    Environment variables, flags and other keys of a request's body keep the names that they are sent under.
+    """
+    for group_of_names in ("env.", "argv."):
+        if field.startswith(group_of_names):
+            return field.removeprefix(group_of_names)
+    if group == "sampling" and field not in Sampling.model_fields:
+        return field
     return text(f"{group}.{field}", lang)
 
 
@@ -184,7 +198,14 @@ def run_settings(run: Run, lang: Language = "en") -> str:
         parts.append(text("run.speed", lang, speed=run.tokens_per_second))
     if run_end(run) != "stop":
         parts.append(end_phrase(run_end(run), lang))
+    if run.invalid_positions:
+        parts.append(text("run.invalid", lang))
     return " · ".join(parts)
+
+
+def run_warning(invalid_positions: int | None, lang: Language = "en") -> str:
+    """What is wrong with the engine's output itself; empty for an ordinary run."""
+    return text("warning.invalid_output", lang, n=invalid_positions) if invalid_positions else ""
 
 
 def run_end(run: Run) -> str:
@@ -244,13 +265,16 @@ def _notes(comparison: Comparison, lang: Language) -> Iterator[str]:
         yield text("note.ends_differ", lang, **ends)
     if comparison.level == "logprobs" and comparison.unknown_logprobs:
         yield text("note.unknown_logprobs", lang, n=comparison.unknown_logprobs)
+    if comparison.engine_restarted:
+        yield text("note.restarted", lang)
     modes = {change.field: change for change in comparison.engine_changes}.get("logprobs_mode")
     if modes and modes.relevance == "bit-relevant" and comparison.verdict is not Verdict.INCOMPARABLE:
         yield text("note.logprobs_mode", lang)
     if comparison.verdict is Verdict.IDENTICAL and comparison.first_alternative_drift is not None:
         yield text("note.alternatives", lang, position=comparison.first_alternative_drift)
-    if any(reason.kind == "no_token_ids" for reason in comparison.reasons):
-        yield text("note.same_text" if comparison.same_text else "note.other_text", lang)
+    if any(reason.kind in TEXT_ONLY for reason in comparison.reasons):
+        key = "note.by_text_same" if comparison.same_text else "note.by_text_other"
+        yield text(key, lang, position=comparison.text_divergence)
     elif comparison.verdict is Verdict.DIVERGED and comparison.same_text:
         yield text("note.same_text", lang)
 

@@ -25,7 +25,16 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 import rfc8785
-from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, PlainSerializer
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    PlainSerializer,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 FORMAT: Literal[1] = 1
 """Receipt format; raised whenever the same run would get another digest."""
@@ -136,7 +145,16 @@ class Alternative:
 
     id: int
     logprob: float | None
-    """Nats; None when unknown."""
+    """Nats; None when unknown, also when it was given as no finite number: JSON has none."""
+
+    def __post_init__(self) -> None:
+        if self.logprob is not None and not math.isfinite(self.logprob):
+            object.__setattr__(self, "logprob", None)
+
+
+Unknown = Literal["floor", "not_a_number", "row_not_numbers"]
+"""Why a logprob is unknown though the engine gave an entry: clamped or minus infinity; null or NaN (vLLM
+writes NaN as null); or null and NaN for the token and every alternative, which no distribution is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +168,21 @@ class TokenRecord:
     """The token's bytes; None where the engine gave none (part of a character it had not finished)."""
     top: tuple[Alternative, ...] = ()
     """Alternatives as sent, most likely first."""
+    unknown: Annotated[Unknown | None, Field(exclude_if=lambda why: why is None)] = None
+    """Why `logprob` is unknown, where the engine's entry tells. Younger than the format: left out while
+    None, so that digests of records without it stay what they are."""
+
+    def __post_init__(self) -> None:
+        if self.logprob is not None and not math.isfinite(self.logprob):
+            object.__setattr__(self, "unknown", why_unknown(self.logprob))
+            object.__setattr__(self, "logprob", None)
+
+
+def why_unknown(value: float | None) -> Literal["floor", "not_a_number"] | None:
+    """Why the engine's logprob says nothing; None when it does."""
+    if value is None or math.isnan(value):
+        return "not_a_number"
+    return None if known_logprob(value) is not None else "floor"
 
 
 def known_logprob(value: float | None) -> float | None:
@@ -193,6 +226,21 @@ class Completion(Frozen):
     def token_ids(self) -> tuple[int, ...]:
         return tuple(token.id for token in self.tokens)
 
+    @property
+    def unaccounted_tokens(self) -> int:
+        """By how many the engine's own count of a whole answer and the tokens recorded differ."""
+        return 0 if self.reported_tokens is None else abs(self.reported_tokens - len(self.tokens))
+
+    @property
+    def invalid_positions(self) -> int:
+        """Positions at which the engine's whole distribution was not a number: the model's output is not
+        valid, and the tokens are whatever its sampler made of that."""
+        return sum(token.unknown == "row_not_numbers" for token in self.tokens)
+
+
+ADDED_TO_FORMAT_1 = ("linear_kernel", "top_p_pinned", "attention_kernel")
+"""Fingerprint fields younger than the format: left out while unknown, so older digests stay what they are."""
+
 
 class EngineFingerprint(Frozen):
     """Which engine answered. None is "unknown", never a guess.
@@ -233,6 +281,19 @@ class EngineFingerprint(Frozen):
     engine_seed: BigInt | None = None
     system_fingerprint: str | None = None
     """vLLM's own hash: does not show weights, GPU, driver, prefix caching or batch invariance."""
+    linear_kernel: Literal["cublas", "triton"] | None = None
+    """What computes the linear layers in batch-invariant mode, as the engine's self-check decided."""
+    top_p_pinned: bool | None = None
+    """Whether top-p keeps the same tokens in any company, as the engine's self-check found."""
+
+    attention_kernel: Literal["segments", "vllm"] | None = None
+    """What serves attention in batch-invariant mode: contexts cut at fixed places, or vLLM's own kernel."""
+
+    @model_serializer(mode="wrap")
+    def _without_unknown_additions(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        document: dict[str, Any] = plain(self)
+        unknown = [name for name in ADDED_TO_FORMAT_1 if document.get(name, "") is None]
+        return {name: value for name, value in document.items() if name not in unknown}
 
     @cached_property
     def digest(self) -> str:

@@ -96,19 +96,26 @@ class Recording:
 
     async def __aenter__(self) -> Self:
         request = self._request
-        self._fingerprint, self._neighbours, prompt_tokens = await asyncio.gather(
+        self._fingerprint, self._neighbours, self._served_before, prompt_tokens = await asyncio.gather(
             self._engine.identity(),
             self._engine.running(),
+            self._engine.served(),
             self._engine.prompt_tokens(request.model, request.messages),
         )
+        self._engine_start = self._engine.start_id()
         # Refused before sending, with the real numbers: the engine's own message may quote others.
         budget, context = request.sampling.max_tokens, self._fingerprint.max_model_len
         if prompt_tokens is not None and context is not None and prompt_tokens + budget > context:
             raise PromptTooLong(prompt_tokens, budget, context)
         self._started = time.monotonic()
         self._ttft_s: float | None = None
-        self._stream: EngineStream = await self._engine.stream(request).__aenter__()
+        # An answer in one piece has come whole when the stream is entered: watch before.
         self._watch = asyncio.create_task(self._watch_neighbours())
+        try:
+            self._stream: EngineStream = await self._engine.stream(request).__aenter__()
+        except BaseException:
+            self._watch.cancel()
+            raise
         return self
 
     async def _watch_neighbours(self) -> None:
@@ -157,7 +164,9 @@ class Recording:
             kind=self._kind,
             reference_run_id=self._reference_run_id,
             neighbours=self._neighbours,
+            served_before=self._served_before,
             engine_url=self._engine.url,
+            engine_start=self._engine_start,
         )
         self._flushed_at = time.monotonic()
 

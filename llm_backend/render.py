@@ -7,17 +7,24 @@ Positions are 0-based everywhere (see `phrases`).
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC
 from typing import Any
 
-from rich.cells import cell_len
-
+from llm_backend.answer_phrases import pair_line
+from llm_backend.answers import AnswerPair
 from llm_backend.compare import Comparison, receipt_end
 from llm_backend.diagnose import Diagnosis
+from llm_backend.distribution_phrases import distribution_sentences
+from llm_backend.distributions import Distributions
 from llm_backend.engine_changes import EngineChange
+from llm_backend.layout import columns as _columns
+from llm_backend.layout import fenced as _fenced
+from llm_backend.layout import literal as _markdown
+from llm_backend.layout import markdown_table as _markdown_table
+from llm_backend.layout import one_line as _one_line
+from llm_backend.layout import strict_json as _json
 from llm_backend.phrases import (
     check_line,
     check_sentences,
@@ -29,11 +36,15 @@ from llm_backend.phrases import (
     notes,
     run_end,
     run_settings,
+    run_warning,
     short_digest,
     verdict_line,
     verdict_name,
 )
-from llm_backend.receipt import EngineFingerprint, Receipt, Sampling
+from llm_backend.probe_phrases import Finding
+from llm_backend.proof import Proof
+from llm_backend.proof_phrases import proof_sentence
+from llm_backend.receipt import ADDED_TO_FORMAT_1, EngineFingerprint, Receipt, Sampling
 from llm_backend.repeat_phrases import repeat_note, step_lines, step_title
 from llm_backend.run import Run
 from llm_backend.scoring import Check
@@ -41,29 +52,50 @@ from llm_backend.strings import Language, duration, text
 from llm_backend.tally import RepeatReport, wilson_lower
 from llm_backend.token_text import printable
 
-QUESTION_WIDTH = 60
-"""Characters of the question in a list."""
-
 Rows = list[tuple[str, str]]
 
 # -- comparisons -----------------------------------------------------------------------------------
 
 
-def comparison_text(comparison: Comparison, diagnosis: Diagnosis, lang: Language = "en") -> str:
-    """The verdict line, the reason, the measurements, what the reader must know, what changed."""
+def comparison_text(
+    comparison: Comparison,
+    diagnosis: Diagnosis,
+    lang: Language = "en",
+    distributions: Distributions | None = None,
+    answers: AnswerPair | None = None,
+) -> str:
+    """The verdict line, the reason, the measurements, what the reader must know, what changed.
+
+    How the `answers` relate is a line of its own: it never softens the verdict.
+    """
     lines = [str(verdict_line(comparison, lang))]
     lines += [f"  {sentence}" for sentence in _explanation(comparison, diagnosis, lang)]
+    if answers and (line := pair_line(answers, lang)):
+        lines.append(line)
+    if distributions and (said := distribution_sentences(distributions, lang)):
+        lines += ["", text("heading.distributions", lang), *(f"  {sentence}" for sentence in said)]
     if comparison.engine_changes:
         lines += ["", text("heading.engine_changes", lang)]
         lines += [f"  {line}" for line in _columns(_change_table(comparison.engine_changes, lang))]
     return "\n".join(lines)
 
 
-def comparison_markdown(comparison: Comparison, diagnosis: Diagnosis, lang: Language = "en") -> str:
+def comparison_markdown(
+    comparison: Comparison,
+    diagnosis: Diagnosis,
+    lang: Language = "en",
+    distributions: Distributions | None = None,
+    answers: AnswerPair | None = None,
+) -> str:
     parts = [f"**{_markdown(str(verdict_line(comparison, lang)))}**"]
     explanation = _explanation(comparison, diagnosis, lang)
     if explanation:
         parts.append("\n".join(f"- {_markdown(sentence)}" for sentence in explanation))
+    if answers and (line := pair_line(answers, lang)):
+        parts.append(_markdown(line))
+    if distributions and (said := distribution_sentences(distributions, lang)):
+        parts.append(f"### {text('heading.distributions', lang)}")
+        parts.append("\n".join(f"- {_markdown(sentence)}" for sentence in said))
     if comparison.engine_changes:
         parts += [
             f"### {text('heading.engine_changes', lang)}",
@@ -72,13 +104,21 @@ def comparison_markdown(comparison: Comparison, diagnosis: Diagnosis, lang: Lang
     return "\n\n".join(parts)
 
 
-def comparison_json(comparison: Comparison, diagnosis: Diagnosis, lang: Language = "en") -> str:
+def comparison_json(
+    comparison: Comparison,
+    diagnosis: Diagnosis,
+    lang: Language = "en",
+    distributions: Distributions | None = None,
+    answers: AnswerPair | None = None,
+) -> str:
     """Everything measured, plus the verdict line as people see it."""
     return _json(
         {
             "summary": str(verdict_line(comparison, lang)),
             "comparison": comparison.model_dump(mode="json"),
             "diagnosis": diagnosis.model_dump(mode="json"),
+            "distributions": distributions and distributions.model_dump(mode="json"),
+            "answers": answers and answers.model_dump(mode="json"),
         }
     )
 
@@ -129,6 +169,23 @@ def _change_table(changes: Sequence[EngineChange], lang: Language) -> list[tuple
             for change in changes
         ),
     ]
+
+
+# -- probes ----------------------------------------------------------------------------------------
+
+
+def findings_text(findings: Sequence[Finding]) -> str:
+    """Each experiment's result with what it rests on below."""
+    return "\n".join(
+        line for found in findings for line in (found.title, *(f"  {printable(s)}" for s in found.sentences))
+    )
+
+
+def findings_markdown(findings: Sequence[Finding]) -> str:
+    return "\n\n".join(
+        "\n".join([f"**{_markdown(found.title)}**", "", *(f"- {_markdown(s)}" for s in found.sentences)])
+        for found in findings
+    )
 
 
 # -- repeats ---------------------------------------------------------------------------------------
@@ -226,17 +283,21 @@ def run_dict(run: Run) -> dict[str, Any]:
 # -- receipts and engines --------------------------------------------------------------------------
 
 
-def receipt_text(receipt: Receipt, run: Run | None = None, lang: Language = "en") -> str:
+def receipt_text(
+    receipt: Receipt, run: Run | None = None, lang: Language = "en", proof: Proof | None = None
+) -> str:
     answer = printable(receipt.completion.text) or text("receipt.no_answer", lang)
     parts: list[str] = []
-    for heading, rows in _receipt_sections(receipt, run, lang):
+    for heading, rows in _receipt_sections(receipt, run, lang, proof):
         parts += [heading, *(f"  {line}" for line in _columns(rows)), ""]
     return "\n".join([*parts, text("heading.answer", lang), answer])
 
 
-def receipt_markdown(receipt: Receipt, run: Run | None = None, lang: Language = "en") -> str:
+def receipt_markdown(
+    receipt: Receipt, run: Run | None = None, lang: Language = "en", proof: Proof | None = None
+) -> str:
     parts: list[str] = []
-    for heading, rows in _receipt_sections(receipt, run, lang):
+    for heading, rows in _receipt_sections(receipt, run, lang, proof):
         parts += [f"## {heading}", _labelled_table(rows, lang)]
     answer = receipt.completion.text
     parts.append(f"## {text('heading.answer', lang)}")
@@ -257,10 +318,14 @@ def fingerprint_json(engine: EngineFingerprint) -> str:
 
 
 def fingerprint_rows(engine: EngineFingerprint, lang: Language = "en") -> Rows:
-    """Every fact about an engine, unknown ones included: what was not told is worth knowing."""
+    """Every fact about an engine, unknown ones included: what was not told is worth knowing.
+
+    Except those that only a strict engine on a GPU can tell: elsewhere there is nothing to know.
+    """
     return [
         (field_label("engine", field, lang), _value(getattr(engine, field), lang))
         for field in EngineFingerprint.model_fields
+        if field not in ADDED_TO_FORMAT_1 or getattr(engine, field) is not None
     ]
 
 
@@ -275,7 +340,9 @@ def sampling_rows(sent: Sampling, effective: Sampling, lang: Language = "en") ->
     return rows
 
 
-def _receipt_sections(receipt: Receipt, run: Run | None, lang: Language) -> list[tuple[str, Rows]]:
+def _receipt_sections(
+    receipt: Receipt, run: Run | None, lang: Language, proof: Proof | None
+) -> list[tuple[str, Rows]]:
     completion = receipt.completion
     recorded = len(completion.tokens)
     tokens = f"{recorded:,}"
@@ -292,10 +359,14 @@ def _receipt_sections(receipt: Receipt, run: Run | None, lang: Language) -> list
         (text("receipt.completion_tokens", lang), tokens),
         (text("receipt.end", lang), end),
     ]
+    if warning := run_warning(completion.invalid_positions, lang):
+        summary.insert(0, (text("receipt.warning", lang), warning))
     if completion.cached_prompt_tokens is not None:
         summary.append((text("receipt.cached_prompt_tokens", lang), f"{completion.cached_prompt_tokens:,}"))
     if run:
         summary += _timing_rows(run, lang)
+    if proof:
+        summary.append((text("receipt.proof", lang), proof_sentence(proof, lang)))
     messages = [(message.role, message.content) for message in receipt.request.messages]
     return [
         (text("heading.receipt", lang), summary),
@@ -335,51 +406,5 @@ def _value(value: object, lang: Language) -> str:
     return str(value)
 
 
-# -- layout ----------------------------------------------------------------------------------------
-
-
-def _columns(table: Iterable[tuple[str, ...]]) -> list[str]:
-    """Left-aligned columns; Chinese characters are two cells wide. Long cells keep to one line."""
-    rows = [tuple(_one_line(cell, limit=None) for cell in row) for row in table]
-    widths = [max(cell_len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
-
-
-def _markdown_table(table: Sequence[tuple[str, ...]]) -> str:
-    header, *rows = ([_markdown(cell) for cell in row] for row in table)
-    return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *rows])
-
-
 def _labelled_table(rows: Rows, lang: Language) -> str:
     return _markdown_table([(text("column.field", lang), text("column.value", lang)), *rows])
-
-
-def _markdown(content: str) -> str:
-    """Literal text inside a Markdown line or table cell."""
-    flat = _one_line(content, limit=None)
-    return "".join(f"\\{character}" if character in "\\`*_[]<>|#~$!&" else character for character in flat)
-
-
-def _fenced(content: str) -> str:
-    """A code block whose fence the content cannot close."""
-    longest = max((len(run) for run in _backtick_runs(content)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}text\n{printable(content)}\n{fence}"
-
-
-def _backtick_runs(content: str) -> list[str]:
-    return "".join(character if character == "`" else " " for character in content).split()
-
-
-def _one_line(content: str, limit: int | None = QUESTION_WIDTH) -> str:
-    flat = printable(" ".join(content.split()))
-    return flat if limit is None or len(flat) <= limit else flat[: limit - 1] + "…"
-
-
-def _json(document: Any) -> str:
-    return json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False)

@@ -1,14 +1,17 @@
 """Replay a receipt many times, alone and among neighbours, and tally what came back.
 
 Every replay is recorded and compared as a single one is (`replay`). Cancelling or an engine error ends
-the sweep; `Repetition.report` has what was measured until then.
+the sweep; `Repetition.report` has what was measured until then, and the store keeps it as a finding
+about the recorded run.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 
+from llm_backend.check import Calibrations
 from llm_backend.engine.client import EngineClient
 from llm_backend.load import Load, LoadWatch, neighbours
 from llm_backend.receipt import EngineFingerprint, Receipt
@@ -31,6 +34,7 @@ class Repetition:
         shape: Shape = Shape.MIXED,
         chat_id: str,
         on_progress: Callable[[Progress], None] | None = None,
+        calibrations: Calibrations | None = None,
     ) -> None:
         self._engine = engine
         self._store = store
@@ -40,6 +44,7 @@ class Repetition:
         self._shape = shape
         self._chat_id = chat_id
         self._on_progress = on_progress
+        self._calibrations = calibrations
         self._steps: list[Step] = []
         self._done = 0
 
@@ -58,11 +63,15 @@ class Repetition:
         recorded = await self._store.receipt_of(self._reference.id)
         identity = await self._engine.identity()
         self._started = time.monotonic()
-        for count in self._counts:
-            async with neighbours(
-                self._engine, identity, recorded.request, count=count, shape=self._shape
-            ) as load:
-                await self._step(recorded, identity, load, count)
+        try:
+            for count in self._counts:
+                async with neighbours(
+                    self._engine, identity, recorded.request, count=count, shape=self._shape
+                ) as load:
+                    await self._step(recorded, identity, load, count)
+        finally:
+            if self._steps:  # cancelled twice, it is kept all the same
+                await asyncio.shield(self._store.add_finding(self._reference.id, self.report))
         return self.report
 
     async def _step(self, recorded: Receipt, identity: EngineFingerprint, load: Load, count: int) -> None:
@@ -75,7 +84,12 @@ class Repetition:
         for attempt in range(self._times):
             load.check()
             result = await replay(
-                self._engine, self._store, self._reference, chat_id=self._chat_id, on_tokens=on_tokens
+                self._engine,
+                self._store,
+                self._reference,
+                chat_id=self._chat_id,
+                on_tokens=on_tokens,
+                calibrations=self._calibrations,
             )
             self._done += 1
             watch.note_running(result.run.neighbours)

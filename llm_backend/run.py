@@ -13,6 +13,10 @@ from typing import Literal
 RunKind = Literal["ask", "replay", "import"]
 RunStatus = Literal["running", "complete", "stopped", "interrupted"]
 
+FRESH = 1
+"""Requests that a just started engine may have finished: Encore's launch asks for one token before it
+calls an engine ready."""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -40,13 +44,28 @@ class Run:
     """Seconds from sending the request to the end of the answer."""
     neighbours: int | None = None
     """The most other requests seen in flight during this one; None when the engine did not tell."""
+    served_before: int | None = None
+    """Requests the engine had finished since its start when this one was sent; None when it did not tell."""
+    expected_answer: str | None = None
+    """What a person says the answer is, verbatim; may be typed, changed and cleared at any time."""
     engine_url: str = ""
+    engine_start: str | None = None
+    """Id of the engine's start, where its launch manifest tells; another one after a restart."""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     finish_reason: str | None = None
     fingerprint_digest: str | None = None
+    sampling_class: str | None = None
+    """Settings that count as the same when it comes to proof; see `proof.sampling_class`."""
+    invalid_positions: int | None = None
+    """Positions at which the engine's whole distribution was not a number; see `Completion`."""
     verdict: str | None = None
     """Of the latest comparison in which this run was the candidate."""
+
+    @property
+    def first_after_start(self) -> bool | None:
+        """Whether it was a started engine's first request, its launch's own aside; None when not known."""
+        return None if self.served_before is None else self.served_before <= FRESH
 
     @property
     def tokens_per_second(self) -> float | None:

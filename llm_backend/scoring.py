@@ -18,8 +18,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from llm_backend.compare import Reason, identity_reasons
+from llm_backend.compare import NearTie
 from llm_backend.engine_changes import EngineChange, engine_changes
+from llm_backend.reasons import Reason, identity_reasons
 from llm_backend.receipt import EngineFingerprint, Frozen, Receipt, Sampling, TokenRecord, known_logprob
 
 MARGIN = 2.0
@@ -71,6 +72,11 @@ class Calibration(Frozen):
     @property
     def tolerance(self) -> float:
         return MARGIN * self.largest
+
+    @property
+    def near_tie(self) -> NearTie:
+        """Up to which margin this engine's rounding swaps two tokens."""
+        return NearTie(nats=2 * self.largest, basis="self_check", positions=self.positions)
 
 
 class Check(Frozen):
@@ -183,9 +189,13 @@ def refused(reasons: tuple[Reason, ...]) -> Check:
 
 def _obstacles(receipt: Receipt, engine: EngineFingerprint) -> Iterator[Reason]:
     yield from identity_reasons(receipt.engine, engine)
+    if broken := receipt.completion.invalid_positions:
+        yield Reason(kind="invalid_recorded", reference=f"{broken:,}")
     tokens = receipt.completion.tokens
     if not tokens:
         yield Reason(kind="no_token_ids" if receipt.completion.text else "nothing_generated")
+    elif lost := receipt.completion.unaccounted_tokens:
+        yield Reason(kind="tokens_lost", reference=f"{lost:,}", candidate="0")
     elif all(known_logprob(token.logprob) is None for token in tokens):
         yield Reason(kind="no_logprobs")
     if not receipt.request.prompt_token_ids:

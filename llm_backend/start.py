@@ -26,6 +26,7 @@ from llm_backend.engine.manifest import read_manifest
 from llm_backend.engine.phase import phase_of, tail
 from llm_backend.engine.prepare import install, prepare
 from llm_backend.engine.process import POLL, STOP_DEADLINE, read_pid_file, stop
+from llm_backend.engine.strict_gemm import shortcomings
 from llm_backend.errors import EncoreError, LaunchError
 from llm_backend.supervise import (
     ALREADY_RUNNING,
@@ -119,7 +120,7 @@ def _start_engine(settings: Settings, host: str, signals: Signals, running: Exit
         running.callback(_end, engine.child, signals)
     progress = Progress()
     try:
-        wait_until_ready(
+        manifest = wait_until_ready(
             engine,
             manifest_file=settings.manifest_file,
             digest_cache=settings.data_dir / "digests.json",
@@ -129,6 +130,8 @@ def _start_engine(settings: Settings, host: str, signals: Signals, running: Exit
     finally:
         progress.done()
     say(f"Engine ready in {engine.child.seconds():.0f} s at {plan.url} (pid {engine.child.process.pid}).")
+    for sentence in shortcomings(manifest.fingerprint):
+        say(sentence)
     return engine
 
 

@@ -99,6 +99,15 @@ class Step(Frozen):
         return sum(repeat.comparison.reproduced for repeat in self.repeats)
 
     @property
+    def verdict(self) -> Verdict:
+        """The worst among the comparable replays."""
+        if not self.comparable:
+            return Verdict.INCOMPARABLE
+        if self.same_tokens < self.comparable:
+            return Verdict.DIVERGED
+        return Verdict.DRIFTED if self.identical < self.comparable else Verdict.IDENTICAL
+
+    @property
     def distinct(self) -> int:
         """Different answers among the recorded run and the comparable replays."""
         return self.fork.leaves() if self.fork else 1

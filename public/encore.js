@@ -110,7 +110,9 @@
     '#theme-toggle': ['Theme', '主题'],
     '#side-view-title button': ['Close panel', '关闭面板'],
     '#chat-settings-open-modal': ['Settings', '设置'],
-    '#chat-input': ['Question', '问题']
+    '#chat-input': ['Question', '问题'],
+    'button:has(> svg.lucide-copy)': ['Copy', '复制'],
+    'button:has(> svg.lucide-layers)': ['×10: replay ten times', '×10：重放十次']
   };
 
   function nameButtons() {

@@ -14,12 +14,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import random
 import re
 import socket
 import threading
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
@@ -36,7 +37,11 @@ DEFAULT_TEXT = (
 )
 
 Ending = Literal["finish", "close", "error", "garbage", "stall", "no_finish"]
-Logprobs = Literal["normal", "null", "clamped", "none", "missing_some"]
+Logprobs = Literal[
+    "normal", "null", "clamped", "none", "missing_some", "one_of_each", "null_rows", "nan_rows"
+]
+"""`one_of_each`: position 1 clamped, position 2 null. `null_rows`: at every fifth position nothing is a
+number, as vLLM writes it; `nan_rows`: the same as bare NaN, as other servers do."""
 Channel = Literal["content", "reasoning", "reasoning_content"]
 
 
@@ -61,6 +66,14 @@ class Reply:
     status: int = 200
     error: str = ""
     """With status ≥ 400: the message in the error body."""
+    seeded: bool = False
+    """The seed of a sampled request decides its tokens: seed 0 gives the text, another words of it."""
+    observed_fork_at: int | None = None
+    """As `fork_at`, for requests that ask for no logprobs: an engine that answers otherwise when watched."""
+    cached_tokens: int | None = None
+    """`usage.prompt_tokens_details.cached_tokens`; a request with a `cache_salt` gets 0."""
+    raw: tuple[dict[str, Any], ...] | None = None
+    """These chunks as they stand instead of anything above, and then [DONE]."""
     prompt_suffix: str = ""
     """Makes the rendered prompt (and its ids) another one, as a changed chat template would."""
 
@@ -74,10 +87,14 @@ class Script:
     max_model_len: int = 65536
     health: int = 200
     running: float = 0.0
+    served: int | None = None
+    """What the counter of finished requests says; None leaves it out."""
     replies: deque[Reply] = field(default_factory=deque)
     bodies: list[bytes] = field(default_factory=list)
     in_flight: int = 0
     default: Reply = field(default_factory=Reply)
+    answer: Callable[[dict[str, Any]], Reply] | None = None
+    """Chooses by the request's body where nothing is queued."""
 
     def enqueue(self, *replies: Reply) -> None:
         self.replies.extend(replies)
@@ -137,10 +154,17 @@ class ScriptedEngine:
 
     async def metrics(self, _: Request) -> Response:
         running = self.script.running + self.script.in_flight
-        return PlainTextResponse(
+        text = (
             "# TYPE vllm:num_requests_running gauge\n"
             f'vllm:num_requests_running{{engine="0",model_name="{self.script.model}"}} {running}\n'
         )
+        if self.script.served is not None:
+            text += (
+                "# TYPE vllm:request_success_total counter\n"
+                f'vllm:request_success_total{{engine="0",finished_reason="stop"}} {self.script.served}\n'
+                'vllm:request_success_total{engine="0",finished_reason="length"} 0.0\n'
+            )
+        return PlainTextResponse(text)
 
     async def tokenize(self, request: Request) -> Response:
         return JSONResponse({"count": len(_prompt(await request.json(), ""))})
@@ -155,7 +179,7 @@ class ScriptedEngine:
         if isinstance(wanted, list):
             self.script.enqueue(*(Reply(**reply) for reply in wanted))
         else:
-            known = {f.name for f in fields(Script)} - {"replies", "bodies", "default"}
+            known = {f.name for f in fields(Script)} - {"replies", "bodies", "default", "answer"}
             for name, value in wanted.items():
                 if name == "default":
                     self.script.default = Reply(**value)
@@ -170,7 +194,11 @@ class ScriptedEngine:
 
     async def chat(self, request: Request) -> Response:
         body, reply, refusal = await self._take(request)
-        return refusal or StreamingResponse(self._stream(body, reply), media_type="text/event-stream")
+        if refusal:
+            return refusal
+        if not body.get("stream"):
+            return JSONResponse(await _whole(self._stream(body, reply)))
+        return StreamingResponse(self._stream(body, reply), media_type="text/event-stream")
 
     async def prefill(self, request: Request) -> Response:
         """What the engine thinks of a given sequence: `reply.text` is the answer it would have given."""
@@ -191,7 +219,8 @@ class ScriptedEngine:
         raw = await request.body()
         self.script.bodies.append(raw)
         body = json.loads(raw)
-        reply = self.script.replies.popleft() if self.script.replies else self.script.default
+        default = self.script.answer(body) if self.script.answer else self.script.default
+        reply = self.script.replies.popleft() if self.script.replies else default
         if reply.status >= 400:
             error = {"message": reply.error, "type": "BadRequestError", "code": reply.status}
             return body, reply, JSONResponse({"error": error}, status_code=reply.status)
@@ -214,8 +243,15 @@ class ScriptedEngine:
             document = {"object": "chat.completion.chunk", "model": self.script.model, **fields}
             return f"data: {json.dumps(document)}\n\n"
 
+        if reply.raw is not None:
+            for document in reply.raw:
+                yield f"data: {json.dumps(document)}\n\n"
+            yield "data: [DONE]\n\n"
+            return
         limit = int(body.get("max_tokens") or 10**9)
-        tokens = tokenize(reply.text)
+        tokens = _drawn(tokenize(reply.text), body) if reply.seeded else tokenize(reply.text)
+        observed = bool(body.get("logprobs"))
+        fork_at = reply.fork_at if observed else (reply.observed_fork_at or reply.fork_at)
         cut, tokens = len(tokens) > limit, tokens[:limit]
         head: dict[str, Any] = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}
         if reply.token_ids and body.get("return_token_ids"):
@@ -226,12 +262,13 @@ class ScriptedEngine:
         for start in range(0, min(len(tokens), strike), reply.tokens_per_chunk):
             part = tokens[start : min(start + reply.tokens_per_chunk, strike)]
             shown = [
-                _forked(token) if reply.fork_at is not None and start + offset >= reply.fork_at else token
+                _forked(token) if fork_at is not None and start + offset >= fork_at else token
                 for offset, token in enumerate(part)
             ]
             delta, thinking = _delta("".join(shown), reply.channel, thinking)
             choice: dict[str, Any] = {"index": 0, "delta": delta}
-            choice["logprobs"] = _logprobs(shown, start, reply, int(body.get("top_logprobs") or 0))
+            if observed:
+                choice["logprobs"] = _logprobs(shown, start, reply, int(body.get("top_logprobs") or 0))
             if reply.token_ids and body.get("return_token_ids"):
                 choice["token_ids"] = [token_id(token) for token in shown]
             yield chunk(choices=[choice])
@@ -251,9 +288,40 @@ class ScriptedEngine:
             return
         finish = "length" if cut else reply.finish_reason
         yield chunk(choices=[{"index": 0, "delta": {}, "logprobs": None, "finish_reason": finish}])
-        usage = {"prompt_tokens": len(_prompt(body, "")), "completion_tokens": len(tokens)}
+        usage: dict[str, Any] = {"prompt_tokens": len(_prompt(body, "")), "completion_tokens": len(tokens)}
+        if reply.cached_tokens is not None:
+            cached = 0 if body.get("cache_salt") else reply.cached_tokens
+            usage["prompt_tokens_details"] = {"cached_tokens": cached}
         yield chunk(choices=[], usage=usage, system_fingerprint=f"scripted-{self.script.version}")
         yield "data: [DONE]\n\n"
+
+
+async def _whole(lines: AsyncIterator[str]) -> dict[str, Any]:
+    """The chunks of a stream as the one reply that vLLM gives without streaming."""
+    document: dict[str, Any] = {"object": "chat.completion"}
+    choice: dict[str, Any] = {"index": 0, "message": {"role": "assistant", "content": ""}, "logprobs": None}
+    async for line in lines:
+        if line.startswith("data: [DONE]"):
+            break
+        chunk = json.loads(line.removeprefix("data: "))
+        document |= {key: value for key, value in chunk.items() if key not in ("choices", "object")}
+        for part in chunk["choices"]:
+            choice["message"]["content"] += part["delta"].get("content") or ""
+            choice["finish_reason"] = part.get("finish_reason")
+            if part.get("token_ids"):
+                choice.setdefault("token_ids", []).extend(part["token_ids"])
+            if part.get("logprobs"):
+                choice["logprobs"] = choice["logprobs"] or {"content": []}
+                choice["logprobs"]["content"] += part["logprobs"]["content"]
+    return document | {"choices": [choice]}
+
+
+def _drawn(tokens: list[str], body: dict[str, Any]) -> list[str]:
+    """The text's own tokens, drawn again by the seed."""
+    seed = body.get("seed")
+    if not seed or not body.get("temperature"):
+        return tokens
+    return random.Random(seed).choices(tokens, k=len(tokens))
 
 
 def _prompt(body: dict[str, Any], suffix: str) -> list[int]:
@@ -315,8 +383,13 @@ def _logprobs(tokens: list[str], start: int, reply: Reply, top: int) -> dict[str
             value = None
         elif reply.logprobs == "clamped" and position % 5 == 0:
             value = -9999.0
+        elif reply.logprobs == "one_of_each" and position in (1, 2):
+            value = -9999.0 if position == 1 else None
         runner_up = f"token_id:{token_id(_forked(token))}"
-        alternatives = [(f"token_id:{token_id(token)}", value), (runner_up, (value or 0.0) - 0.05)][:top]
+        second: float | None = (value or 0.0) - 0.05
+        if reply.logprobs in ("null_rows", "nan_rows") and position % 5 == 0:
+            value = second = None if reply.logprobs == "null_rows" else float("nan")
+        alternatives = [(f"token_id:{token_id(token)}", value), (runner_up, second)][:top]
         content.append(
             {
                 "token": f"token_id:{token_id(token)}",

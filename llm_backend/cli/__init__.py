@@ -8,11 +8,32 @@ call a use case, render its result and exit; nothing is decided here. Each modul
 
 from __future__ import annotations
 
-from llm_backend.cli import evidence, recording, replaying, system
+from llm_backend.cli import (
+    benching,
+    evidence,
+    isolating,
+    offline,
+    probing,
+    recording,
+    replaying,
+    system,
+    verifying,
+)
 from llm_backend.cli.base import app, fail
 from llm_backend.errors import EncoreError
 
-__all__ = ["evidence", "main", "recording", "replaying", "system"]
+__all__ = [
+    "benching",
+    "evidence",
+    "isolating",
+    "main",
+    "offline",
+    "probing",
+    "recording",
+    "replaying",
+    "system",
+    "verifying",
+]
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -10,10 +10,13 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from llm_backend import render
+from llm_backend.answers import AnswerPair
 from llm_backend.compare import Comparison, Verdict
 from llm_backend.diagnose import Diagnosis
+from llm_backend.distributions import Distributions
 from llm_backend.errors import EncoreError
 
 REPRODUCED, NOT_REPRODUCED, UNDECIDED = 0, 1, 2
@@ -21,8 +24,22 @@ REPRODUCED, NOT_REPRODUCED, UNDECIDED = 0, 1, 2
 CLI_CHAT = "cli"
 """Runs asked from a terminal belong to this chat in `encore list` and the panel."""
 
+ORDER = (
+    *("ask", "replay", "check", "compare"),
+    *("probe", "isolate", "verify", "bench", "logits", "attention"),
+    *("list", "show", "export", "import", "keygen", "sign", "verify-signature", "doctor", "version"),
+)
+"""Commands as `encore --help` lists them: the everyday ones first."""
+
+
+class InOrder(TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=ORDER.index)
+
+
 app = typer.Typer(
     name="encore",
+    cls=InOrder,
     help="Ask, keep the receipt, replay it and see whether the same tokens come back.",
     no_args_is_help=True,
     add_completion=False,
@@ -83,10 +100,16 @@ def exit_code(comparisons: list[Comparison], level: Level) -> int:
     return NOT_REPRODUCED if verdicts & different else REPRODUCED
 
 
-def print_comparison(comparison: Comparison, diagnosis: Diagnosis, format: Format) -> None:
+def print_comparison(
+    comparison: Comparison,
+    diagnosis: Diagnosis,
+    format: Format,
+    distributions: Distributions,
+    answers: AnswerPair | None = None,
+) -> None:
     if format is Format.JSON:
-        print(render.comparison_json(comparison, diagnosis))
+        print(render.comparison_json(comparison, diagnosis, distributions=distributions, answers=answers))
     elif format is Format.MARKDOWN:
-        print(render.comparison_markdown(comparison, diagnosis))
+        print(render.comparison_markdown(comparison, diagnosis, distributions=distributions, answers=answers))
     else:
-        print(render.comparison_text(comparison, diagnosis))
+        print(render.comparison_text(comparison, diagnosis, distributions=distributions, answers=answers))

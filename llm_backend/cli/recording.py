@@ -8,7 +8,10 @@ from typing import Annotated
 import typer
 
 from llm_backend import render
-from llm_backend.access import find_receipt, open_engine, open_store
+from llm_backend.access import find_receipt, open_engine, open_store, receipt_file
+from llm_backend.answer_judge import AnswerJudge, answers_after_fork, check_receipt_answer
+from llm_backend.answer_phrases import answer_line
+from llm_backend.answers import AnswerPair, read_expected
 from llm_backend.cli.base import (
     CLI_CHAT,
     EngineOption,
@@ -23,9 +26,12 @@ from llm_backend.cli.base import (
     run_async,
     say,
 )
-from llm_backend.compare import compare
+from llm_backend.compare import Comparison, compare
 from llm_backend.config import Settings, load_settings
 from llm_backend.diagnose import diagnose
+from llm_backend.distributions import measure_distributions
+from llm_backend.phrases import run_warning
+from llm_backend.proof import Proof, tally_proof
 from llm_backend.receipt import Message, Receipt, Sampling
 from llm_backend.record import build_request, record
 from llm_backend.sampling import parse_sampling
@@ -45,6 +51,7 @@ def ask(
     top_logprobs: Annotated[
         str | None, typer.Option(help="Alternatives recorded per token, 0 to 20.")
     ] = None,
+    expect: Annotated[str, typer.Option(help="The right answer, kept beside the run.")] = "",
     engine: EngineOption = None,
     format: FormatOption = Format.TEXT,
 ) -> None:
@@ -66,11 +73,16 @@ def ask(
     messages = [Message(role="user", content=question)]
     if system:
         messages.insert(0, Message(role="system", content=system))
-    run_async(_ask(settings, engine, messages, sampling, format))
+    run_async(_ask(settings, engine, messages, sampling, format, read_expected(expect)))
 
 
 async def _ask(
-    settings: Settings, url: str | None, messages: list[Message], sampling: Sampling, format: Format
+    settings: Settings,
+    url: str | None,
+    messages: list[Message],
+    sampling: Sampling,
+    format: Format,
+    expected: str | None,
 ) -> None:
     async with open_store(settings) as store, open_engine(settings, url) as client:
         identity = await client.identity()
@@ -85,11 +97,25 @@ async def _ask(
                 print()
             if recording.run is not None:
                 say(render.run_line(recording.run))
+                if warning := run_warning(recording.run.invalid_positions):
+                    say(warning)
+        assert recording.run is not None
         assert recording.receipt is not None
+        if expected is not None:
+            await store.expect(recording.run.id, expected)
+        if line := await _answer_line(recording.receipt, expected):
+            say(line)
         if format is Format.JSON:
             print(recording.receipt.to_json())
         elif format is Format.MARKDOWN:
             print(render.receipt_markdown(recording.receipt, recording.run))
+
+
+async def _answer_line(receipt: Receipt, expected: str | None) -> str:
+    """Empty where nothing was expected and nothing is in a box: most questions are no exercises."""
+    async with AnswerJudge() as judge:
+        check = await check_receipt_answer(judge, receipt, typed=expected)
+    return answer_line(check) if check.answer is not None or check.source else ""
 
 
 @app.command("compare")
@@ -101,13 +127,18 @@ def compare_receipts(
 ) -> None:
     """Compare two receipts that are already recorded."""
 
-    async def work() -> tuple[Receipt, Receipt]:
+    async def work() -> tuple[Receipt, Receipt, Comparison, AnswerPair | None]:
         settings = load_settings()
-        return await find_receipt(settings, reference), await find_receipt(settings, candidate)
+        recorded, other = await find_receipt(settings, reference), await find_receipt(settings, candidate)
+        comparison = compare(recorded, other)
+        async with AnswerJudge() as judge:
+            answers = await answers_after_fork(judge, comparison, recorded, other)
+        return recorded, other, comparison, answers
 
-    recorded, other = run_async(work())
-    comparison = compare(recorded, other)
-    print_comparison(comparison, diagnose(comparison, recorded, other, neighbours=None), format)
+    recorded, other, comparison, answers = run_async(work())
+    diagnosis = diagnose(comparison, recorded, other, neighbours=None)
+    distributions = measure_distributions(recorded, other, comparison)
+    print_comparison(comparison, diagnosis, format, distributions, answers)
     sys.exit(exit_code([comparison], level))
 
 
@@ -133,11 +164,26 @@ def list_runs(
 
 @app.command()
 def show(receipt: ReceiptArgument, format: FormatOption = Format.TEXT) -> None:
-    """Show one receipt: settings as sent and effective, engine, answer."""
-    recorded = run_async(find_receipt(load_settings(), receipt))
+    """Show one receipt: settings as sent and effective, engine, answer, and what has been proven for it."""
+    recorded, proof, expected = run_async(_with_proof(load_settings(), receipt))
     if format is Format.JSON:
         print(recorded.to_json())
     elif format is Format.MARKDOWN:
-        print(render.receipt_markdown(recorded))
+        print(render.receipt_markdown(recorded, proof=proof))
     else:
-        print(render.receipt_text(recorded))
+        print(render.receipt_text(recorded, proof=proof))
+        if line := run_async(_answer_line(recorded, expected)):
+            print(f"\n{line}")
+
+
+async def _with_proof(settings: Settings, name: str) -> tuple[Receipt, Proof | None, str | None]:
+    """The receipt, what is proven and what answer is expected.
+
+    A file is shown without looking into any database, so neither is known for it.
+    """
+    if (recorded := receipt_file(name)) is not None:
+        return recorded, None, None
+    async with open_store(settings) as store:
+        run = await store.run_by_digest_prefix(name)
+        proof = tally_proof(run, await store.seen(run))
+        return await store.receipt_of(run.id), proof, run.expected_answer

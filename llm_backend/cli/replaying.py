@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 import typer
 
 from llm_backend import render
-from llm_backend.access import find_receipt, find_run, open_engine, open_store
-from llm_backend.check import Calibrations
+from llm_backend.access import find_run, open_calibrations, open_engine, open_store, receipt_file
+from llm_backend.answer_judge import AnswerJudge, answers_after_fork
 from llm_backend.check import check as check_receipt
 from llm_backend.cli.base import (
     CLI_CHAT,
@@ -30,7 +30,9 @@ from llm_backend.cli.base import (
 )
 from llm_backend.compare import Comparison
 from llm_backend.config import Settings, load_settings
+from llm_backend.distributions import measure_distributions
 from llm_backend.load import parse_neighbours
+from llm_backend.receipt import Receipt
 from llm_backend.repeat import Repetition
 from llm_backend.repeat_phrases import progress_line
 from llm_backend.replay import replay as replay_run
@@ -75,8 +77,19 @@ async def _replay(settings: Settings, name: str, url: str | None, format: Format
             def show(done: int, recorded: int) -> None:
                 status.update(f"replay: {done} of {recorded} tokens")
 
-            result = await replay_run(client, store, reference, chat_id=CLI_CHAT, on_tokens=show)
-        print_comparison(result.comparison, result.diagnosis, format)
+            result = await replay_run(
+                client,
+                store,
+                reference,
+                chat_id=CLI_CHAT,
+                on_tokens=show,
+                calibrations=open_calibrations(settings),
+            )
+        recorded, replayed = await store.receipt_of(reference.id), await store.receipt_of(result.run.id)
+    async with AnswerJudge() as judge:
+        answers = await answers_after_fork(judge, result.comparison, recorded, replayed)
+    distributions = measure_distributions(recorded, replayed, result.comparison)
+    print_comparison(result.comparison, result.diagnosis, format, distributions, answers)
     return result.comparison
 
 
@@ -101,6 +114,7 @@ async def _repeat(
                 shape=shape,
                 chat_id=CLI_CHAT,
                 on_progress=lambda now: status.update(progress_line(now)),
+                calibrations=open_calibrations(settings),
             )
             try:
                 await repetition.run()
@@ -128,8 +142,18 @@ def check(receipt: ReceiptArgument, engine: EngineOption = None, format: FormatO
 
 
 async def _check(settings: Settings, name: str, url: str | None) -> Check:
-    recorded = await find_receipt(settings, name)
-    calibrations = Calibrations(settings.data_dir / "calibrations.json")
+    """A receipt file is checked without the store; for a stored run, its panel shows the result too."""
+    if (recorded := receipt_file(name)) is not None:
+        return await _check_receipt(settings, recorded, url)
+    async with open_store(settings) as store:
+        run = await store.run_by_digest_prefix(name)
+        result = await _check_receipt(settings, await store.receipt_of(run.id), url)
+        await store.add_finding(run.id, result)
+    return result
+
+
+async def _check_receipt(settings: Settings, recorded: Receipt, url: str | None) -> Check:
+    calibrations = open_calibrations(settings)
     async with open_engine(settings, url) as client:
         with progress.status("checking") as status:
 

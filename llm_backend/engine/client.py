@@ -22,6 +22,7 @@ import openai
 from openai import AsyncOpenAI, AsyncStream
 from prometheus_client.parser import text_string_to_metric_families
 
+from llm_backend.altered import streams
 from llm_backend.engine.fold import Delta, StreamFold
 from llm_backend.engine.manifest import Manifest, read_manifest
 from llm_backend.engine.prefill import Prefill, read_prefill
@@ -40,7 +41,10 @@ from llm_backend.receipt import EngineFingerprint, GenerationRequest, Message
 PROBE_TIMEOUT = 5.0
 """Seconds for the small requests (health, version, models, metrics, tokenize)."""
 
+_JSON = {"Content-Type": "application/json"}
+
 RUNNING_METRIC = "vllm:num_requests_running"
+SERVED_METRIC = "vllm:request_success_total"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +64,14 @@ class EngineClient:
         *,
         api_key: str | None = None,
         manifest_file: Path | None = None,
+        assigned_manifest: Path | None = None,
         stall_timeout: float = 300.0,
     ) -> None:
+        """`manifest_file` is this machine's and counts if it names `url`; `assigned_manifest` belongs to
+        the engine at `url` by the deployer's word, whatever address its own machine calls it by."""
         self.url = url.rstrip("/")
         self._manifest_file = manifest_file
+        self._assigned_manifest = assigned_manifest
         self._stall_timeout = stall_timeout
         self._seen_ready = False
         self._openai = AsyncOpenAI(
@@ -113,8 +121,15 @@ class EngineClient:
         return process is not None and process.alive()
 
     def _manifest(self) -> Manifest | None:
+        if self._assigned_manifest is not None:
+            return read_manifest(self._assigned_manifest)
         manifest = read_manifest(self._manifest_file) if self._manifest_file else None
         return manifest if manifest is not None and manifest.url.rstrip("/") == self.url else None
+
+    def start_id(self) -> str | None:
+        """Which start of the engine answers, as the launch manifest tells; None for an engine not ours."""
+        manifest = self._manifest()
+        return manifest.start_id if manifest is not None else None
 
     async def identity(self) -> EngineFingerprint:
         """Who answers now: the launch manifest, if this launch wrote it, joined with what the API tells.
@@ -196,11 +211,19 @@ class EngineClient:
 
     async def running(self) -> int | None:
         """Requests in flight on the engine now, or None where `/metrics` does not say."""
+        return await self._metric(RUNNING_METRIC)
+
+    async def served(self) -> int | None:
+        """Requests the engine has finished since its start, or None where `/metrics` does not say."""
+        return await self._metric(SERVED_METRIC)
+
+    async def _metric(self, name: str) -> int | None:
+        """The sum of a metric over its labels."""
         try:
             response = await self._http.get("/metrics")
         except httpx.HTTPError:
             return None
-        lines = "\n".join(line for line in response.text.splitlines() if line.startswith(RUNNING_METRIC))
+        lines = "\n".join(line for line in response.text.splitlines() if line.startswith(name))
         samples = [s for family in text_string_to_metric_families(lines + "\n") for s in family.samples]
         return int(sum(sample.value for sample in samples)) if samples else None
 
@@ -233,19 +256,30 @@ class EngineClient:
         return read_prefill(reply, token_ids)
 
     def stream(self, request: GenerationRequest) -> EngineStream:
-        """Send `request.body` as it stands; iterate the result inside `async with`."""
+        """Send `request.body` as it stands; iterate the result inside `async with`.
+
+        A body that asks for the whole answer at once gives one delta.
+        """
         return EngineStream(self, request)
 
-    async def _open(self, request: GenerationRequest) -> AsyncStream[Any]:
+    async def _open(self, request: GenerationRequest) -> AsyncStream[Any] | _Whole:
+        path, content = request.endpoint.removeprefix("/v1"), request.body.encode()
         try:
+            if not streams(request):
+                reply = await self._openai.post(
+                    path, content=content, options={"headers": _JSON}, cast_to=object
+                )
+                return _Whole(reply)
             return await self._openai.post(
-                request.endpoint.removeprefix("/v1"),
-                content=request.body.encode(),
-                options={"headers": {"Content-Type": "application/json"}},
+                path,
+                content=content,
+                options={"headers": _JSON},
                 cast_to=object,
                 stream=True,
                 stream_cls=AsyncStream[Any],
             )
+        except json.JSONDecodeError:
+            raise EngineInterrupted(0, "it sent unreadable data") from None
         except openai.APITimeoutError:
             raise EngineInterrupted(0, f"nothing came for {self._stall_timeout:.0f} s") from None
         except openai.APIConnectionError:
@@ -266,6 +300,12 @@ class EngineClient:
             identity = await self.identity()
             if identity.max_model_len is not None:
                 return PromptTooLong(None, max_tokens, identity.max_model_len)
+        if limit := re.search(r"logprobs of (\d+),? which is greater than max allowed: (\d+)", message):
+            return EngineRejected(
+                f"{limit[1]} alternatives per token were asked for; this engine gives at most {limit[2]}.",
+                f"Set alternatives per token (top_logprobs) to {limit[2]} or less, or start the engine with "
+                f"--max-logprobs {limit[1]}.",
+            )
         if error.status_code in (401, 403):
             return EngineRejected("The engine refused the key.", "Set ENCORE_API_KEY to the engine's key.")
         return EngineRejected(
@@ -280,7 +320,7 @@ class EngineStream:
         self.fold = StreamFold()
         self._client = client
         self._request = request
-        self._response: AsyncStream[Any] | None = None
+        self._response: AsyncStream[Any] | _Whole | None = None
 
     async def __aenter__(self) -> Self:
         self._response = await self._client._open(self._request)
@@ -315,6 +355,23 @@ class EngineStream:
             raise EngineInterrupted(count, "it sent unreadable data") from None
         if self.fold.finish_reason is None:
             raise EngineInterrupted(count, "the stream ended without a finish reason")
+
+
+class _Whole:
+    """An answer that came in one piece, read as a stream of one chunk."""
+
+    def __init__(self, reply: object) -> None:
+        self._reply = reply
+
+    async def __aiter__(self) -> AsyncIterator[object]:
+        if not isinstance(self._reply, dict):
+            yield self._reply
+            return
+        choices = self._reply.get("choices") or []
+        yield self._reply | {"choices": [choice | {"delta": choice.get("message")} for choice in choices]}
+
+    async def close(self) -> None:
+        """Nothing is open."""
 
 
 def _message_of(error: openai.APIStatusError) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llm_backend.receipt import Alternative, TokenRecord, known_logprob
+from llm_backend.receipt import Alternative, TokenRecord, Unknown, known_logprob, why_unknown
 
 TOKEN_ID_PREFIX = "token_id:"
 """How vLLM names a token when asked with `return_tokens_as_token_ids`."""
@@ -80,6 +80,12 @@ class StreamFold:
 
 def _record(token_id: int, entry: Mapping[str, Any]) -> TokenRecord:
     raw = entry.get("bytes")
+    row = [entry.get("logprob"), *(other.get("logprob") for other in entry.get("top_logprobs") or [])]
+    unknown: Unknown | None = why_unknown(row[0])
+    # A lone null may be a server that gives no numbers; NaN, or a row of nulls, is no distribution.
+    alone = len(row) == 1 and row[0] is None
+    if not alone and all(why_unknown(value) == "not_a_number" for value in row):
+        unknown = "row_not_numbers"
     return TokenRecord(
         id=token_id,
         logprob=known_logprob(entry.get("logprob")),
@@ -89,6 +95,7 @@ def _record(token_id: int, entry: Mapping[str, Any]) -> TokenRecord:
             for alternative in entry.get("top_logprobs") or []
             if (alternative_id := _token_id(alternative)) is not None
         ),
+        unknown=unknown,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 _FIELDS = ("index", "uuid", "name", "memory.total", "memory.free", "compute_cap", "driver_version")
@@ -35,6 +35,28 @@ def usable_gpus(environ: Mapping[str, str]) -> tuple[Gpu, ...]:
     except (OSError, subprocess.SubprocessError):
         return ()
     return visible(parse_listing(listing), environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def memory_of(pids: Collection[int]) -> int | None:
+    """Bytes of GPU memory these processes hold; None where nvidia-smi does not know them (in containers)."""
+    try:
+        listing = subprocess.run(
+            ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return memory_in(listing, pids)
+
+
+def memory_in(listing: str, pids: Collection[int]) -> int | None:
+    """The sum over those lines of nvidia-smi's CSV that name one of `pids`."""
+    cells = [[cell.strip() for cell in line.split(",")] for line in listing.splitlines()]
+    held = [int(row[1]) * _MIB for row in cells if len(row) == 2 and row[1].isdigit() and int(row[0]) in pids]
+    return sum(held) if held else None
 
 
 def parse_listing(listing: str) -> dict[str, Gpu]:

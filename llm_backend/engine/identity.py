@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from llm_backend.engine import strict_gemm
 from llm_backend.engine.gpu import Gpu
 from llm_backend.engine.profiles import Device, Row, arguments
 from llm_backend.receipt import EngineFingerprint
 
 _ENV_PREFIXES = ("VLLM_", "NCCL_", "OMP_", "KMP_", "MKL_", "CUBLAS", "CUDA_", "TORCH", "PYTORCH_", "TRITON_")
-_ENV_NAMES = ("LD_PRELOAD", "NVIDIA_TF32_OVERRIDE", "PYTHONHASHSEED")
+_ENV_NAMES = ("LD_PRELOAD", "NVIDIA_TF32_OVERRIDE", "PYTHONHASHSEED", *strict_gemm.SWITCHES)
 _ENV_IRRELEVANT = re.compile(
     # secrets; then places, ports, logging and telemetry, which cannot change a bit of an answer
     r"KEY|TOKEN|SECRET|PASSWORD|_HOME$|_ROOT$|_PATH$|_DIR$|_PORT$|_IP$|LOGGING|USAGE|TRACK|VISIBLE_DEVICES"
@@ -60,8 +61,9 @@ def fingerprint(
     lock_digest: str | None,
     probe: Mapping[str, Any],
     log: Iterable[str],
+    self_check: strict_gemm.SelfCheck | None = None,
 ) -> EngineFingerprint:
-    """Join everything known at launch."""
+    """Join everything known at launch; `self_check`: what the strict profile's plugin found, if it ran."""
     flags = {row.name: row.value for row in table if row.is_flag}
     asked: dict[str, Any] = {
         "dtype": flags["--dtype"],
@@ -74,10 +76,10 @@ def fingerprint(
     }
     machine: dict[str, Any] = {}
     if device == "cuda":
-        # The host's processor does no arithmetic here, and one GPU is used (tensor parallel size 1).
+        # The host's processor does no arithmetic here.
         probe = {key: value for key, value in probe.items() if not key.startswith("cpu_")}
         machine = {
-            "device_names": tuple(gpu.name for gpu in gpus[:1]),
+            "device_names": tuple(gpu.name for gpu in gpus[: asked["tensor_parallel_size"]]),
             "device_memory_bytes": gpus[0].total_bytes,
             "driver_version": gpus[0].driver,
         }
@@ -85,13 +87,16 @@ def fingerprint(
         model=model,
         model_revision=revision,
         device=device,
-        profile=profile,
+        profile=strict_gemm.proven_profile(profile, table, self_check),
         argv=arguments(table),
         env=relevant_environment(environ),
         lock_digest=lock_digest,
         max_num_seqs=int(seqs) if (seqs := flags.get("--max-num-seqs")) else None,
         batch_invariant=environ.get("VLLM_BATCH_INVARIANT") == "1",
         logprobs_mode=flags["--logprobs-mode"],
+        linear_kernel=self_check.linear if self_check else None,
+        top_p_pinned=self_check.top_p_pinned if self_check else None,
+        attention_kernel=self_check.attention if self_check else None,
         **{**probe, **machine, **asked, **effective_facts(log)},
     )
 

@@ -1,7 +1,8 @@
 """The engine's environment, `.venv-engine`: made once, from the lock file of its device.
 
-Its stamp is written last, so a broken-off installation is started over and never used. What pip prints
-goes to a log; people see one line per step.
+Its stamp is written last, so a broken-off installation is started over and never used. The plugin of
+the strict profile has a stamp of its own: a changed plugin is installed again without the 10 GB beside it.
+What pip prints goes to a log; people see one line per step.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,6 +28,7 @@ CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 """PyTorch's own index of CPU builds; the general registry has CUDA builds under the same version."""
 
 _STAMP = ".encore-stamp"
+_PLUGIN_STAMP = ".encore-plugin-stamp"
 _PROBE = Path(__file__).resolve().parent / "probe.py"
 
 Say = Callable[[str], None]
@@ -38,6 +41,43 @@ def lock_of(root: Path, device: Device) -> Path:
 
 def ensure_engine(root: Path, device: Device, log: Path, say: Say) -> Path:
     """The engine's interpreter; installs `.venv-engine` from its lock unless its stamp says it is there."""
+    interpreter = _ensure_vllm(root, device, log, say)
+    if device == "cuda":
+        ensure_plugin(root, interpreter, log, say)
+    return interpreter
+
+
+def ensure_plugin(root: Path, interpreter: Path, log: Path, say: Say) -> None:
+    """Install this checkout's plugins/strict_gemm beside vLLM, unless its stamp says it is there.
+
+    Offline: the wheel is built by the app's own environment, which has the build backend.
+    """
+    source = root / "plugins" / "strict_gemm"
+    stamp = interpreter.parent.parent / _PLUGIN_STAMP
+    current = _digest_of(source) + "\n"
+    if stamp.is_file() and stamp.read_text(encoding="utf-8") == current:
+        return
+    say("Installing the strict profile's plugin into .venv-engine…")
+    offline = ["--no-input", "--disable-pip-version-check", "--no-index", "--no-deps"]
+    with tempfile.TemporaryDirectory() as folder:
+        build = [sys.executable, "-m", "pip", "wheel", *offline, "--no-build-isolation"]
+        run_step([*build, "--wheel-dir", folder, str(source)], log)
+        (wheel,) = Path(folder).glob("*.whl")
+        install = [str(interpreter), "-m", "pip", "install", *offline, "--force-reinstall"]
+        run_step([*install, str(wheel)], log)
+    stamp.write_text(current, encoding="utf-8")
+
+
+def _digest_of(source: Path) -> str:
+    """SHA-256 over the names and contents of what the plugin's wheel is made from."""
+    listing = hashlib.sha256()
+    for path in sorted([source / "pyproject.toml", *(source / "encore_strict_gemm").glob("*.py")]):
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        listing.update(f"{content}  {path.relative_to(source).as_posix()}\n".encode())
+    return listing.hexdigest()
+
+
+def _ensure_vllm(root: Path, device: Device, log: Path, say: Say) -> Path:
     venv, lock = root / ".venv-engine", lock_of(root, device)
     interpreter = venv / "bin" / "python"
     stamp = venv / _STAMP

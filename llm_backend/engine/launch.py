@@ -21,6 +21,7 @@ from typing import Any
 
 import httpx
 
+from llm_backend.engine import strict_gemm
 from llm_backend.engine.child import Child
 from llm_backend.engine.gpu import Gpu
 from llm_backend.engine.identity import fingerprint
@@ -63,6 +64,8 @@ class LaunchPlan:
     lock: Path | None
     """Lock file of the engine's environment; None for an interpreter Encore did not install."""
     api_key: str | None = field(default=None, repr=False)
+    self_check: Path | None = None
+    """Where the strict profile's plugin writes what it found; None for a profile without it."""
 
     @property
     def url(self) -> str:
@@ -105,6 +108,8 @@ class LaunchPlan:
             own["HF_HUB_OFFLINE"] = "1"
         if self.api_key:
             own["VLLM_API_KEY"] = self.api_key
+        if self.self_check is not None:
+            own[strict_gemm.REPORT] = str(self.self_check)
         return kept | own | environment(self.table)
 
 
@@ -125,6 +130,8 @@ def launch(
     """Start the server. The caller has checked that none of ours is running."""
     start_id, started_at = str(uuid.uuid4()), datetime.now(UTC)
     argv, environ = plan.argv(), plan.environ(inherited)
+    if plan.self_check is not None:
+        plan.self_check.unlink(missing_ok=True)  # an earlier engine's findings are not this one's
     header = f"Encore start {start_id} at {started_at.isoformat(timespec='seconds')}\n{' '.join(argv)}"
     child = Child.start("engine", argv, header=header, log=log, pid_file=pid_file, cwd=cwd, environ=environ)
     return RunningEngine(plan, child, environ, start_id, started_at)
@@ -158,7 +165,9 @@ def wait_until_ready(
                     # An interruption between the start and the assignment would leave the probe behind.
                     with uninterrupted():
                         probe = _start_probe(engine.plan.interpreter, model, digest_cache)
-                if manifest is None and probe is not None and probe.poll() is not None:
+                # The self-check may still run when the probe is done; a healthy engine has finished it.
+                checked = healthy or engine.plan.self_check is None
+                if manifest is None and checked and probe is not None and probe.poll() is not None:
                     manifest = _manifest(engine, model, _probe_result(probe))
                     write_manifest(manifest_file, manifest)
                 if healthy and manifest is not None:
@@ -253,5 +262,6 @@ def _manifest(engine: RunningEngine, model: Model, facts: Mapping[str, Any]) -> 
             lock_digest=f"sha256:{lock}" if lock else None,
             probe=facts,
             log=log,
+            self_check=strict_gemm.read_self_check(plan.self_check) if plan.self_check else None,
         ),
     )

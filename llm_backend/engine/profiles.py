@@ -9,17 +9,21 @@ Whatever changes the bits of an answer is here. Plumbing (address, key, access l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 Device = Literal["cpu", "cuda"]
 Profile = Literal["strict", "fast"]
 
+FEW_CORES = 2
+"""Cores up to which vLLM's habit of keeping one free for its scheduler leaves half of them idle, or more."""
+
 HOPPER = 9
 """Major compute capability of H100, H200 and H20."""
 
 _MEASURED_GPU = "measured: H200, vLLM 0.26.0, 2026-11"
+_MEASURED_PLUGIN = "measured: H200, vLLM 0.26.0, 2026-12 (docs/determinism.md)"
 _MEASURED_CPU = "measured: 2-core x86-64, vLLM 0.32.0"
 
 
@@ -33,6 +37,8 @@ class Entry:
     why: str
     source: str
     devices: tuple[Device, ...] = ("cpu", "cuda")
+    few_cores: bool | None = None
+    """True: only on machines with up to `FEW_CORES` cores; None: everywhere."""
     hopper: bool | None = None
     """True: only on compute capability 9; False: only elsewhere; None: everywhere."""
 
@@ -58,6 +64,8 @@ class LaunchValues:
     seed: int
     max_model_len: int
     gpu_memory_utilization: float = 0.9
+    cores: int | None = None
+    """Cores this process may use; None when they do not matter."""
     compute_capability: int | None = None
     """Major number of the GPU's compute capability, None on a CPU."""
 
@@ -122,6 +130,23 @@ COMMON: tuple[Entry, ...] = (
         devices=("cpu",),
     ),
     Entry(
+        "VLLM_CPU_NUM_OF_RESERVED_CPU",
+        "0",
+        "Both cores of a small machine compute: a prefill takes half the time.",
+        _MEASURED_CPU,
+        devices=("cpu",),
+        few_cores=True,
+    ),
+    Entry(
+        "OMP_WAIT_POLICY",
+        "PASSIVE",
+        "A thread that has nothing to do sleeps. Otherwise the two would spin, and the server with its "
+        "scheduler would wait: 6 tokens/s were measured instead of 26.",
+        _MEASURED_CPU,
+        devices=("cpu",),
+        few_cores=True,
+    ),
+    Entry(
         "TORCH_COMPILE_DISABLE",
         "1",
         "Otherwise the first request that asks for log-probabilities compiles C++: 17 s later, and fatal "
@@ -152,6 +177,32 @@ STRICT: tuple[Entry, ...] = (
         "0",
         "That sampler's log-probabilities moved between repeats with about 44 sequences in flight.",
         "vLLM issue 51187",
+        devices=("cuda",),
+    ),
+    Entry(
+        "ENCORE_STRICT_GEMM",
+        "cublas",
+        "Linear layers on cuBLAS instead of vLLM's slower Triton kernel (85 against 310 tokens/s for one "
+        "request), only after every engine start has shown bit for bit that a row does not depend on its "
+        "batch; and one top-p filter for batches of every size.",
+        f"{_MEASURED_PLUGIN}; plugins/strict_gemm",
+        devices=("cuda",),
+    ),
+    Entry(
+        "ENCORE_STRICT_ATTENTION",
+        "segments",
+        "Cuts contexts at fixed places, so that a long one may use the whole card (3.6 instead of 8.7 ms a "
+        "token after 3,500) with the same bits in any company; only after every engine start has shown it.",
+        f"{_MEASURED_PLUGIN}; plugins/strict_gemm",
+        devices=("cuda",),
+        hopper=True,
+    ),
+    Entry(
+        "--max-num-batched-tokens",
+        "8192",
+        "The largest batch there can be: the self-check of the linear layers goes up to it. "
+        "Pinned, because vLLM's own choice depends on the GPU's memory.",
+        _MEASURED_PLUGIN,
         devices=("cuda",),
     ),
     Entry(
@@ -193,6 +244,7 @@ PROFILES: dict[Profile, tuple[Entry, ...]] = {"strict": (*COMMON, *STRICT), "fas
 def rows(profile: Profile, device: Device, values: LaunchValues) -> tuple[Row, ...]:
     """The profile's table as this launch uses it, in launch order."""
     hopper = values.compute_capability == HOPPER
+    few_cores = values.cores is not None and values.cores <= FEW_CORES
     filled = {
         "seed": values.seed,
         "max_model_len": values.max_model_len,
@@ -201,8 +253,18 @@ def rows(profile: Profile, device: Device, values: LaunchValues) -> tuple[Row, .
     return tuple(
         Row(entry.name, entry.value and entry.value.format(**filled), entry.why, entry.source)
         for entry in PROFILES[profile]
-        if device in entry.devices and entry.hopper in (None, hopper)
+        if device in entry.devices and entry.hopper in (None, hopper) and entry.few_cores in (None, few_cores)
     )
+
+
+def altered(
+    table: Sequence[Row], changes: Mapping[str, str | None], without: Collection[str] = ()
+) -> tuple[Row, ...]:
+    """The table with other values, further rows, and without some: one profile with one thing changed."""
+    kept = [_explained(row.name, changes[row.name]) if row.name in changes else row for row in table]
+    known = {row.name for row in table}
+    added = [_explained(name, value) for name, value in changes.items() if name not in known]
+    return tuple(row for row in (*kept, *added) if row.name not in without)
 
 
 def explain(argv: Sequence[str], env: Mapping[str, str]) -> tuple[Row, ...]:

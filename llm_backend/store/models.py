@@ -37,6 +37,16 @@ class ReceiptRow(Base):
     """A receipt under its digest; never updated, never stored twice."""
 
     __tablename__ = "receipts"
+    __table_args__ = (
+        Index(
+            "ix_receipts_proof",
+            "fingerprint_digest",
+            "sampling_class",
+            "digest",
+            "prompt_tokens",
+            "completion_tokens",
+        ),
+    )
 
     digest: Mapped[str] = mapped_column(primary_key=True)
     format: Mapped[int]
@@ -46,6 +56,10 @@ class ReceiptRow(Base):
     completion_tokens: Mapped[int]
     finish_reason: Mapped[str | None]
     fingerprint_digest: Mapped[str]
+    sampling_class: Mapped[str]
+    """`proof.sampling_class` of what was asked."""
+    invalid_positions: Mapped[int]
+    """`Completion.invalid_positions`."""
 
 
 class RunRow(Base):
@@ -67,7 +81,11 @@ class RunRow(Base):
     ttft_s: Mapped[float | None]
     duration_s: Mapped[float | None]
     neighbours: Mapped[int | None]
+    served_before: Mapped[int | None]
+    expected_answer: Mapped[str | None]
+    """As a person typed it, after the run; no part of the receipt."""
     engine_url: Mapped[str]
+    engine_start: Mapped[str | None]
     owner: Mapped[str]
     """The process recording this run; see `owner.py`."""
     touched_at: Mapped[datetime]
@@ -101,3 +119,16 @@ class ComparisonRow(Base):
     created_at: Mapped[datetime]
     body: Mapped[str]
     """JSON of the comparison and its diagnosis."""
+
+
+class FindingRow(Base):
+    """What a repetition or a check of a run came to."""
+
+    __tablename__ = "findings"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), index=True)
+    kind: Mapped[str]
+    created_at: Mapped[datetime]
+    body: Mapped[str]
+    """JSON; see `findings.py`."""

@@ -11,7 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from llm_backend.errors import ReceiptInvalid, ReceiptNotFound
 from llm_backend.exported import RunFacts, export_document
-from llm_backend.receipt import Receipt, bytes_digest
+from llm_backend.proof import sampling_class
+from llm_backend.receipt import EngineFingerprint, Receipt, bytes_digest
 from llm_backend.store.models import ReceiptRow
 
 
@@ -25,6 +26,8 @@ def encode_receipt(receipt: Receipt) -> dict[str, Any]:
         "completion_tokens": len(receipt.completion.tokens),
         "finish_reason": receipt.completion.finish_reason,
         "fingerprint_digest": receipt.engine.digest,
+        "sampling_class": sampling_class(receipt.request.sampling),
+        "invalid_positions": receipt.completion.invalid_positions,
     }
 
 
@@ -32,6 +35,12 @@ def decode_receipt(digest: str, body: str) -> Receipt:
     """The receipt under `digest`; raises `ReceiptInvalid` when the row was altered. Slow like encoding."""
     check_body(digest, body)
     return Receipt.model_validate_json(body)
+
+
+def decode_engine(digest: str, body: str) -> EngineFingerprint:
+    """The engine of a receipt, without building its tokens."""
+    check_body(digest, body)
+    return EngineFingerprint.model_validate_json(json.dumps(json.loads(body)["engine"]))
 
 
 def exported_json(digest: str, body: str, runs: tuple[RunFacts, ...] = ()) -> str:

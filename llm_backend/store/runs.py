@@ -83,11 +83,16 @@ def select_runs() -> AnySelect:
         RunRow.ttft_s,
         RunRow.duration_s,
         RunRow.neighbours,
+        RunRow.served_before,
+        RunRow.expected_answer,
         RunRow.engine_url,
+        RunRow.engine_start,
         ReceiptRow.prompt_tokens,
         ReceiptRow.completion_tokens,
         ReceiptRow.finish_reason,
         ReceiptRow.fingerprint_digest,
+        ReceiptRow.sampling_class,
+        ReceiptRow.invalid_positions,
         verdict.label("verdict"),
     ).outerjoin(ReceiptRow, ReceiptRow.digest == RunRow.digest)
 

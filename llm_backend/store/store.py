@@ -10,22 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, and_, delete, insert, or_, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from llm_backend.compare import Comparison
-from llm_backend.diagnose import Diagnosis
 from llm_backend.errors import ReceiptNotFound, StoreError
 from llm_backend.receipt import EngineFingerprint, GenerationRequest, Receipt, TokenRecord
 from llm_backend.run import Run
-from llm_backend.store.comparisons import StoredComparison, comparison_values, to_comparison
-from llm_backend.store.database import open_database, refusals_as_sentences, writing
-from llm_backend.store.models import ComparisonRow, ReceiptRow, RunRow, RunTokensRow
+from llm_backend.store.models import ReceiptRow, RunRow, RunTokensRow
 from llm_backend.store.owner import is_gone, this_process
 from llm_backend.store.receipts import (
     decode_receipt,
@@ -44,9 +39,7 @@ from llm_backend.store.runs import (
     select_runs,
     to_run,
 )
-
-BUSY_TIMEOUT_S = 10.0
-"""How long a transaction waits for another process's write lock (SQLite)."""
+from llm_backend.store.verdicts import Verdicts
 
 SILENCE = timedelta(hours=1)
 """A run recorded by a process that cannot be seen from here counts as lost after this long without a
@@ -55,20 +48,8 @@ token; well above `Settings.stall_timeout`, after which a living process would h
 _PREFIX = re.compile(r"[0-9a-f]{4,64}")
 
 
-class Store:
+class Store(Verdicts):
     """Open with `await Store.open(url)`; one per process, shared by everything in it."""
-
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
-        self._writer = writing(engine)
-
-    @classmethod
-    async def open(cls, url: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Self:
-        """Connect to an async SQLAlchemy URL and bring its tables up to date."""
-        return cls(await open_database(url, busy_timeout_s=busy_timeout_s))
-
-    async def close(self) -> None:
-        await self._engine.dispose()
 
     # -- recording ---------------------------------------------------------------------------------
 
@@ -81,7 +62,9 @@ class Store:
         kind: Literal["ask", "replay"],
         reference_run_id: str | None = None,
         neighbours: int | None = None,
+        served_before: int | None = None,
         engine_url: str = "",
+        engine_start: str | None = None,
     ) -> Run:
         """Record that a run has started."""
         values = run_values(
@@ -91,7 +74,9 @@ class Store:
             status="running",
             reference_run_id=reference_run_id,
             neighbours=neighbours,
+            served_before=served_before,
             engine_url=engine_url,
+            engine_start=engine_start,
             request=request.model_dump_json(),
             engine=engine.model_dump_json(),
         )
@@ -139,6 +124,13 @@ class Store:
             raise StoreError(f"Run {run_id} is not running; its receipt was not stored.")
         return run
 
+    async def expect(self, run_id: str, answer: str | None) -> None:
+        """Keep beside a run what a person says the answer is; None forgets it."""
+        answer = answer and answer.replace("\0", "\N{SYMBOL FOR NULL}")
+        async with self._write() as connection:
+            await _run(connection, run_id)
+            await connection.execute(update(RunRow).where(RunRow.id == run_id).values(expected_answer=answer))
+
     async def recover(self) -> list[Run]:
         """Turn runs whose process is gone into interrupted ones with a receipt of what had arrived.
 
@@ -177,12 +169,19 @@ class Store:
             return await _run(connection, run_id)
 
     async def runs(
-        self, chat_id: str | None = None, *, limit: int = 50, before: str | None = None
+        self,
+        chat_id: str | None = None,
+        *,
+        limit: int = 50,
+        before: str | None = None,
+        replays: bool = True,
     ) -> list[Run]:
         """Newest first, of one chat or of all; `before` is the id of the last run of the page above."""
         query = select_runs().order_by(RunRow.started_at.desc(), RunRow.id.desc()).limit(limit)
         if chat_id is not None:
             query = query.where(RunRow.chat_id == chat_id)
+        if not replays:
+            query = query.where(RunRow.kind != "replay")
         async with self._read() as connection:
             if before is not None:
                 last = await _run(connection, before)
@@ -260,52 +259,7 @@ class Store:
         """Tokens [start, stop) of a receipt as plain JSON values, without building the receipt."""
         return await asyncio.to_thread(token_dicts, digest, await self._body(digest), start, stop)
 
-    # -- comparisons -------------------------------------------------------------------------------
-
-    async def add_comparison(
-        self, reference_run_id: str, candidate_run_id: str, comparison: Comparison, diagnosis: Diagnosis
-    ) -> str:
-        """Keep a comparison of two stored runs; returns its id."""
-        values = comparison_values(reference_run_id, candidate_run_id, comparison, diagnosis)
-        async with self._write() as connection:
-            await connection.execute(insert(ComparisonRow).values(values))
-        return str(values["id"])
-
-    async def comparisons(self, run_id: str) -> list[StoredComparison]:
-        """Those in which the run is the reference or the candidate, newest first."""
-        query = (
-            select(ComparisonRow)
-            .where(or_(ComparisonRow.reference_run_id == run_id, ComparisonRow.candidate_run_id == run_id))
-            .order_by(ComparisonRow.created_at.desc(), ComparisonRow.id)
-        )
-        async with self._read() as connection:
-            return [to_comparison(row) for row in await connection.execute(query)]
-
-    async def comparison(self, comparison_id: str) -> StoredComparison:
-        async with self._read() as connection:
-            found = await connection.execute(select(ComparisonRow).where(ComparisonRow.id == comparison_id))
-            row = found.one_or_none()
-        if row is None:
-            raise ReceiptNotFound(f"No comparison {comparison_id} is stored.")
-        return to_comparison(row)
-
     # -- inside ------------------------------------------------------------------------------------
-
-    @asynccontextmanager
-    async def _read(self) -> AsyncIterator[AsyncConnection]:
-        with refusals_as_sentences():
-            async with self._engine.begin() as connection:
-                yield connection
-
-    @asynccontextmanager
-    async def _write(self) -> AsyncIterator[AsyncConnection]:
-        with refusals_as_sentences():
-            async with self._writer.begin() as connection:
-                yield connection
-
-    async def _body(self, digest: str) -> str:
-        async with self._read() as connection:
-            return await fetch_body(connection, digest)
 
     async def _recover_one(self, run_id: str) -> Run | None:
         async with self._read() as connection:
@@ -344,7 +298,9 @@ class Store:
         if neighbours is not None:
             ended["neighbours"] = neighbours
         async with self._write() as connection:
-            if not await connection.scalar(select(RunRow.id).where(RunRow.id == run_id, allowed)):
+            # The lock on the row makes another process that ends the same run wait, and then find it ended.
+            ending = select(RunRow.id).where(RunRow.id == run_id, allowed).with_for_update()
+            if not await connection.scalar(ending):
                 return None
             await insert_receipt(connection, row)
             await connection.execute(update(RunRow).where(RunRow.id == run_id).values(ended))

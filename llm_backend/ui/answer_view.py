@@ -11,9 +11,9 @@ from chainlit.utils import utc_now
 
 from llm_backend.receipt import Completion
 from llm_backend.strings import Language, text
+from llm_backend.thinking import ThinkSplitter
 from llm_backend.ui.live_text import LiveText, Pacer
 from llm_backend.ui.math_display import display
-from llm_backend.ui.thinking import ThinkSplitter
 
 
 class AnswerView:

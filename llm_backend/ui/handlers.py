@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import chainlit as cl
+from chainlit.session import WebsocketSession
 
 from llm_backend.errors import EncoreError
 from llm_backend.record import Recording, build_request, record
@@ -24,11 +25,17 @@ from llm_backend.ui.backend import backend
 from llm_backend.ui.engine_watch import status_sentence
 from llm_backend.ui.problems import reporting, show_problem
 from llm_backend.ui.prose import readable_prose
-from llm_backend.ui.replaying import replay_in_chat
+from llm_backend.ui.replaying import check_in_chat, read_plan, repeat_in_chat, replay_in_chat
 from llm_backend.ui.session import ChatSession, current_session, start_session
 from llm_backend.ui.settings_form import read_form, widgets
+from llm_backend.ui.verifying import asked_to_verify, verify_in_chat
 
-REPLAY, SHOW = "replay", "show_in_panel"
+REPLAY, CHECK, REPEAT, SHOW = "replay", "check", "repeat", "show_in_panel"
+_BUTTONS = ((REPLAY, "repeat"), (CHECK, "list-checks"), (REPEAT, "layers"), (SHOW, "panel-right-open"))
+"""Under each answer, with their icons."""
+
+AWAY_S = 30.0
+"""How long a page may be gone before its repetition ends."""
 
 CHAINLITS_STOP_MESSAGE = "Task manually stopped."
 """Chainlit adds this, in English only, whenever someone stops a run."""
@@ -45,9 +52,12 @@ async def start_chat() -> None:
 
 
 async def ask_message(message: cl.Message) -> None:
-    """A question typed, picked or edited; an edited one takes back what followed it."""
+    """A question typed, picked or edited (which takes back what followed it), or `/verify`."""
     session = _session()
     session.rewind_to(message.id)
+    if (full := asked_to_verify(message.content)) is not None:
+        await _one_at_a_time(session, partial(verify_in_chat, backend(), session.lang, full=full))
+        return
     session.questions[message.id] = message.content
     await _ask(session, message.id)
 
@@ -59,10 +69,27 @@ async def retry(message_id: str) -> None:
         _start_task(_ask(session, message_id))
 
 
-async def replay_run(run_id: str) -> None:
-    """Replay a recorded run, beside the request that asked for it: it may take longer than HTTP allows."""
+async def replay_run(run_id: str, engine: object = None) -> None:
+    """Replay a recorded run, beside the request that asked for it: it may take longer than HTTP allows.
+
+    `engine`: the number of the engine to replay on, where someone chose one.
+    """
     session = _session()
-    _start_task(_replay(session, run_id))
+    _start_task(_one_at_a_time(session, partial(replay_in_chat, session, run_id, engine)))
+
+
+async def check_run(run_id: str) -> None:
+    """Have the engine score a recorded run."""
+    session = _session()
+    _start_task(_one_at_a_time(session, partial(check_in_chat, session, run_id)))
+
+
+async def repeat_run(payload: Mapping[str, Any]) -> None:
+    """Replay a run many times: ten times alone, or as the panel's form says."""
+    session = _session()
+    async with reporting(session.lang):
+        plan = read_plan(payload, session.lang)
+        session.repetition = _start_task(_one_at_a_time(session, partial(repeat_in_chat, session, plan)))
 
 
 async def stop() -> None:
@@ -70,6 +97,24 @@ async def stop() -> None:
     messages = cl.chat_context.get()
     if messages and messages[-1].content == CHAINLITS_STOP_MESSAGE:
         await messages[-1].remove()
+
+
+async def leave() -> None:
+    """The page is gone, for a moment or for good.
+
+    Nobody can stop its repetition any more, and that is load on everybody's engine: unless the page is
+    back soon, it ends. What was measured is kept.
+    """
+    session, page = current_session(), cl.context.session
+    work = session.repetition if session else None
+    if work and not work.done() and isinstance(page, WebsocketSession):
+        backend().start(_stop_unless_back(work, page, page.socket_id))
+
+
+async def _stop_unless_back(work: asyncio.Task[None], page: WebsocketSession, socket: str) -> None:
+    await asyncio.sleep(AWAY_S)
+    if page.socket_id == socket:  # a page that comes back brings a new one
+        work.cancel()
 
 
 async def change_settings(values: Mapping[str, Any]) -> None:
@@ -106,7 +151,7 @@ async def _send_settings(session: ChatSession) -> None:
     await cl.ChatSettings(widgets(session.sampling, session.system_prompt, session.lang)).send()
 
 
-def _start_task(work: Coroutine[Any, Any, None]) -> None:
+def _start_task(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     """Run an action's work as Chainlit runs a message's: the composer waits and shows Stop."""
 
     async def as_task() -> None:
@@ -118,7 +163,7 @@ def _start_task(work: Coroutine[Any, Any, None]) -> None:
         finally:
             await emitter.task_end()
 
-    backend().start(as_task())
+    return backend().start(as_task())
 
 
 async def _ask(session: ChatSession, message_id: str) -> None:
@@ -127,10 +172,6 @@ async def _ask(session: ChatSession, message_id: str) -> None:
         await _ask_engine(session, message_id)
 
     await _one_at_a_time(session, work, retry=message_id)
-
-
-async def _replay(session: ChatSession, run_id: str) -> None:
-    await _one_at_a_time(session, partial(replay_in_chat, session, run_id))
 
 
 async def _one_at_a_time(
@@ -174,7 +215,9 @@ async def _wait_for_engine(session: ChatSession, message_id: str) -> None:
 
 
 async def _ask_engine(session: ChatSession, message_id: str) -> None:
-    engine, store, question = backend().engine, backend().store, session.questions[message_id]
+    engines, store, question = backend().engines, backend().store, session.questions[message_id]
+    await engines.look()
+    engine = engines.choose()
     identity = await engine.identity()
     if session.fit_to(identity):
         await _send_settings(session)
@@ -183,9 +226,10 @@ async def _ask_engine(session: ChatSession, message_id: str) -> None:
     recording = record(engine, store, request, chat_id=session.chat_id)
     view = AnswerView(session.lang)
     try:
-        async with view, recording:
-            async for delta in recording:
-                view.feed(delta.text)
+        with engines.using(engine):
+            async with view, recording:
+                async for delta in recording:
+                    view.feed(delta.text)
     finally:
         shown = _show_result(session, message_id, view, recording, sampling.max_tokens)
         # Stop pressed in the very last moment must not take the run line away.
@@ -204,7 +248,7 @@ async def _show_result(
         session.remember(message_id, session.questions[message_id], view.answer)
     metrics.count_run(run)
     await panel.add_run_line(view.message, run.id, note)
-    for name, icon in ((REPLAY, "repeat"), (SHOW, "panel-right-open")):
+    for name, icon in _BUTTONS:
         action = cl.Action(
             name=name,
             payload={"run": run.id},

@@ -16,17 +16,22 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 from pydantic import TypeAdapter
 
 from llm_backend import __version__
+from llm_backend.bench import prices
 from llm_backend.compare import Comparison
 from llm_backend.config import ROOT
 from llm_backend.diff import token_window
 from llm_backend.engine.embedded import EMBEDDED_MODEL
 from llm_backend.errors import EncoreError, EngineError, ReceiptNotFound
+from llm_backend.phrases import run_summary, run_warning
 from llm_backend.receipt import EngineFingerprint, GenerationRequest, Receipt, TokenRecord
+from llm_backend.store import StoredComparison
 from llm_backend.strings import Language, catalogue, pick_language, text
-from llm_backend.ui import metrics, views
+from llm_backend.ui import engines, metrics, proof, views
 from llm_backend.ui.backend import backend
 from llm_backend.ui.engine_watch import status_sentence
+from llm_backend.ui.findings import all_outcomes, latest_outcomes, telling_replay
 from llm_backend.ui.panel import TITLES
+from llm_backend.ui.verifying import report_file
 
 router = APIRouter()
 
@@ -47,6 +52,8 @@ _comparisons: dict[tuple[str, Language], dict[str, Any]] = {}
 def add_routes(app: FastAPI) -> None:
     """Serve the routes of this module; what they raise becomes one sentence."""
     app.include_router(router)
+    app.include_router(proof.router)
+    app.include_router(engines.router)
     app.add_exception_handler(EncoreError, _refused)
 
 
@@ -59,8 +66,9 @@ async def _refused(_: Request, error: Exception) -> JSONResponse:
 
 @router.get("/healthz")
 async def health() -> dict[str, Any]:
-    """For machines: the app answers, and whether the engine can."""
+    """For machines: the app answers, and whether an engine can."""
     status = await backend().watch.status()
+    members = await backend().engines.look()
     return {
         "app": "ok",
         "version": __version__,
@@ -69,6 +77,7 @@ async def health() -> dict[str, Any]:
             "detail": status.detail,
             "phase": status.phase.key if status.phase else None,
         },
+        "engines": {"configured": len(members), "ready": sum(member.ready for member in members)},
     }
 
 
@@ -112,37 +121,59 @@ async def runs(
     chat: str | None = None,
     before: str | None = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    replays: bool = True,
     accept_language: AcceptLanguage = None,
 ) -> list[dict[str, Any]]:
     """Newest first; of one chat, or of all."""
     lang = pick_language(accept_language)
-    found = await backend().store.runs(chat, limit=limit, before=before)
+    found = await backend().store.runs(chat, limit=limit, before=before, replays=replays)
     return [views.run_item(run, lang) for run in found]
 
 
 @router.get("/runs/{run_id}")
 async def run(run_id: str, accept_language: AcceptLanguage = None) -> dict[str, Any]:
-    """One run with its settings, engine and replays; the engine is what it was then."""
-    store = backend().store
+    """One run with its settings, its engine as it was then, and what was found out about it since."""
+    store, lang = backend().store, pick_language(accept_language)
     found = await store.run(run_id)
     if found.digest is None:
         raise ReceiptNotFound(f"Run {run_id} is still going, so it has no receipt yet.")
     document = await asyncio.to_thread(json.loads, await store.receipt_json(found.digest))
-    return views.run_view(
-        found,
-        GenerationRequest.model_validate(document["receipt"]["request"]),
-        EngineFingerprint.model_validate(document["receipt"]["engine"]),
-        [stored for stored in await store.comparisons(run_id) if stored.reference_run_id == run_id],
-        pick_language(accept_language),
-    )
+    recorded = document["receipt"]
+    outcomes = all_outcomes(await _replays(run_id), await store.findings(run_id), lang)
+    return {
+        **views.run_view(
+            found,
+            GenerationRequest.model_validate(recorded["request"]),
+            EngineFingerprint.model_validate(recorded["engine"]),
+            recorded["completion"],
+            lang,
+            await asyncio.to_thread(prices, backend().settings),
+        ),
+        "engine_number": engines.engine_number(found.engine_url),
+        "outcomes": outcomes,
+        "telling_replay": telling_replay(outcomes),
+    }
 
 
 @router.get("/runs/{run_id}/line")
 async def run_line(run_id: str, accept_language: AcceptLanguage = None) -> dict[str, Any]:
-    """The line under an answer."""
-    store = backend().store
-    replays = [stored for stored in await store.comparisons(run_id) if stored.reference_run_id == run_id]
-    return views.run_line(await store.run(run_id), replays, pick_language(accept_language))
+    """The quiet line under an answer, and the latest verdicts about it."""
+    store, lang = backend().store, pick_language(accept_language)
+    latest = [*await store.findings(run_id, kind="repeat", limit=1)]
+    latest += await store.findings(run_id, kind="check", limit=1)
+    run = await store.run(run_id)
+    return {
+        "id": run_id,
+        "summary": run_summary(run, lang),
+        "warning": run_warning(run.invalid_positions, lang),
+        "outcomes": latest_outcomes(await _replays(run_id), latest, lang),
+    }
+
+
+async def _replays(run_id: str) -> list[StoredComparison]:
+    return [
+        stored for stored in await backend().store.comparisons(run_id) if stored.reference_run_id == run_id
+    ]
 
 
 @router.get("/comparisons/{comparison_id}")
@@ -208,6 +239,12 @@ async def tokens(
     records = _TOKENS.validate_python(await store.tokens(found, start, end))
     shown = token_window(records, 0, len(records))
     return [{**token, "position": start + token["position"]} for token in shown]
+
+
+@router.get("/reports/{report_id}")
+async def report(report_id: str) -> Response:
+    """The report of a verification made in the chat."""
+    return FileResponse(report_file(backend().settings, report_id), media_type="text/html")
 
 
 @router.get("/public/elements/{title}.jsx")

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
+from llm_backend.segments import Segment, segments
 from llm_backend.ui.prose import ATOM, readable_prose
-from llm_backend.ui.segments import Segment, segments
 
 _LIST_OR_QUOTE = re.compile(r"^((?:[ \t]*>)*[ \t]*)([-*+][ \t]+|\d+[.)][ \t]+)?")
 _CJK = "\u3000-\u303f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef"

@@ -38,8 +38,8 @@ async def announce_ready() -> None:
     await cl.send_window_message({"type": "encore:ready"})
 
 
-async def tell(kind: str, **data: Any) -> None:
-    """News for the panel and the run lines: ids and counts only."""
+async def tell(kind: str, /, **data: Any) -> None:
+    """News for the panel and the run lines: ids, counts, and how far something has come in words."""
     await cl.context.emitter.emit(EVENT, {"type": kind, **data})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from dataclasses import dataclass, field
 
@@ -40,6 +41,8 @@ class ChatSession:
     """Text by message id, so that "Retry" can ask again without taking text from the browser."""
     busy: bool = False
     """A run of this chat is being generated."""
+    repetition: asyncio.Task[None] | None = None
+    """A repetition of this chat is under way."""
     panel: cl.CustomElement | None = None
 
     def messages(self, question: str) -> list[Message]:

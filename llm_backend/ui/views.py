@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from llm_backend.compare import NEAR_TIE
 from llm_backend.diagnose import Cause
 from llm_backend.diff import diff_window
+from llm_backend.distribution_phrases import distribution_sentences, strip_summary
+from llm_backend.distributions import measure_distributions
 from llm_backend.engine.profiles import explain
 from llm_backend.phrases import (
     diagnosis_sentence,
@@ -20,10 +23,13 @@ from llm_backend.phrases import (
     notes,
     run_end,
     run_summary,
+    run_warning,
     short_digest,
     verdict_line,
     verdict_name,
 )
+from llm_backend.price import Bench
+from llm_backend.price_phrases import profile_price, setting_price
 from llm_backend.receipt import EngineFingerprint, GenerationRequest, Receipt, Sampling
 from llm_backend.run import Run
 from llm_backend.store import StoredComparison
@@ -44,8 +50,12 @@ _STRIP = (
 )
 """The engine facts that are always in sight; the rest unfolds."""
 
-_ALWAYS_SHOWN = ("seed", "temperature", "top_p", "top_k", "min_p", "max_tokens", "top_logprobs")
-"""Sampling settings people set; the others are shown only when they differ from neutral."""
+_ALWAYS_SHOWN = (
+    *("seed", "temperature", "top_p", "top_k", "min_p", "repetition_penalty"),
+    *("max_tokens", "top_logprobs"),
+)
+"""Sampling settings people set, and the penalty that models' own defaults like to bring; the others are
+shown only when they differ from neutral."""
 
 
 def run_item(run: Run, lang: Language) -> dict[str, Any]:
@@ -62,17 +72,6 @@ def run_item(run: Run, lang: Language) -> dict[str, Any]:
         "reference_run": run.reference_run_id,
         "digest": run.digest,
         "started_at": run.started_at.isoformat(),
-    }
-
-
-def run_line(run: Run, replays: list[StoredComparison], lang: Language) -> dict[str, Any]:
-    """The quiet line under an answer, with the latest replay's verdict."""
-    return {
-        "id": run.id,
-        "status": run.status,
-        "digest": run.digest,
-        "summary": run_summary(run, lang),
-        "replay": replay_item(replays[0], lang) if replays else None,
     }
 
 
@@ -95,21 +94,28 @@ def run_view(
     run: Run,
     request: GenerationRequest,
     engine: EngineFingerprint,
-    replays: list[StoredComparison],
+    counts: Mapping[str, Any],
     lang: Language,
+    bench: Bench | None = None,
 ) -> dict[str, Any]:
-    """Everything the panel says about one run."""
+    """Everything the panel says about one run but what was found out about it later.
+
+    `counts`: `cached_prompt_tokens` and `reported_tokens` of its completion.
+
+    `bench`: what profiles were measured to cost here.
+    """
     return {
         **run_item(run, lang),
         "seed": None if run.seed is None else str(run.seed),
         "greedy": run.greedy,
-        "facts": _facts(run, lang),
+        "facts": _facts(run, counts, lang),
+        "warning": run_warning(run.invalid_positions, lang),
+        "duration_s": run.duration_s,
         "settings": _settings(request.sampling, request.effective, lang),
         "messages": [message.model_dump() for message in request.messages],
         "tokens": run.completion_tokens,
         "fingerprint": short_digest(engine.digest),
-        "engine": _engine(engine, lang),
-        "replays": [replay_item(stored, lang) for stored in replays],
+        "engine": _engine(engine, lang, bench),
     }
 
 
@@ -126,6 +132,7 @@ def comparison_view(
     """
     comparison = stored.comparison
     fork = comparison.first_divergence
+    distributions = measure_distributions(reference, candidate, comparison)
     return {
         **replay_item(stored, lang),
         "reference_run": stored.reference_run_id,
@@ -147,6 +154,9 @@ def comparison_view(
             for change in comparison.engine_changes
         ],
         "window": diff_window(reference, candidate, comparison, names=names),
+        "strip_summary": strip_summary(comparison, distributions, lang),
+        "distributions": distribution_sentences(distributions, lang),
+        "near_tie": NEAR_TIE,
     }
 
 
@@ -161,10 +171,15 @@ def _explanation(stored: StoredComparison, lang: Language) -> list[str]:
     return [sentence for sentence in (reason, *said, *more) if sentence]
 
 
-def _facts(run: Run, lang: Language) -> list[dict[str, str]]:
+def _facts(run: Run, counts: Mapping[str, Any], lang: Language) -> list[dict[str, str]]:
+    cached_prompt_tokens, reported = counts["cached_prompt_tokens"], counts["reported_tokens"]
+    tokens = None if run.completion_tokens is None else f"{run.completion_tokens:,}"
+    if None not in (reported, run.completion_tokens) and reported != run.completion_tokens:
+        tokens = text("receipt.lost_tokens", lang, tokens=run.completion_tokens, reported=reported)
     facts: list[tuple[str, str | None]] = [
         ("prompt_tokens", f"{run.prompt_tokens:,}" if run.prompt_tokens else None),
-        ("completion_tokens", None if run.completion_tokens is None else f"{run.completion_tokens:,}"),
+        ("cached_prompt_tokens", None if cached_prompt_tokens is None else f"{cached_prompt_tokens:,}"),
+        ("completion_tokens", tokens),
         ("ttft", None if run.ttft_s is None else duration(run.ttft_s)),
         ("duration", None if run.duration_s is None else duration(run.duration_s)),
         ("neighbours", None if run.neighbours is None else str(run.neighbours)),
@@ -176,7 +191,7 @@ def _facts(run: Run, lang: Language) -> list[dict[str, str]]:
     ]
     if run.tokens_per_second is not None:
         speed = text("run.speed", lang, speed=run.tokens_per_second)
-        shown.insert(2, {"key": "speed", "label": text("panel.speed", lang), "value": speed})
+        shown.insert(3, {"key": "speed", "label": text("panel.speed", lang), "value": speed})
     return shown
 
 
@@ -205,7 +220,7 @@ def _setting(value: float | int | None, lang: Language) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _engine(engine: EngineFingerprint, lang: Language) -> dict[str, Any]:
+def _engine(engine: EngineFingerprint, lang: Language, bench: Bench | None) -> dict[str, Any]:
     elsewhere = {"cuda": "cpu_model", "cpu": "device_names"}.get(engine.device or "")
     facts = [
         {
@@ -224,9 +239,16 @@ def _engine(engine: EngineFingerprint, lang: Language) -> dict[str, Any]:
         "more": [fact for fact in facts if fact["key"] not in _STRIP and fact["known"]],
         # As launched, not as the profile would choose today; nothing for an engine Encore did not start.
         "profile_rows": [
-            {"name": row.name, "value": row.value, "why": row.why, "source": row.source}
+            {
+                "name": row.name,
+                "value": row.value,
+                "why": row.why,
+                "source": row.source,
+                "price": setting_price(bench, engine, row.name, row.value, lang),
+            }
             for row in explain(engine.argv, engine.env)
         ],
+        "price": profile_price(bench, engine, lang),
     }
 
 

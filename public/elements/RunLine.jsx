@@ -1,28 +1,43 @@
-// The quiet line under an answer: seed, decoding, tokens, speed, digest; above it the verdict of the
-// latest replay. It asks the server for both, so a line that was away during a replay is right again.
+// The quiet line under an answer: seed, decoding, tokens, speed, digest; above it the latest verdicts.
+// It asks the server for both, so a line that was away during a replay is right again.
 import { useEffect, useRef, useState } from 'react';
 import { useRecoilValue } from 'recoil';
 import { sessionState } from '@chainlit/react-client';
+
+// What has been proven for this engine, settings and load, and whether another engine runs now. The
+// whole sentence is in the panel and in the tooltip.
+function ProofMark({ proof }) {
+  const sentence = [proof.sentence, proof.engine_sentence].filter(Boolean).join(' ');
+  return (
+    <span
+      className="encore-proof-mark"
+      data-testid="run-line-proof"
+      data-state={proof.state}
+      data-grey={proof.grey}
+      title={sentence}
+    >
+      {' · '}
+      <span aria-hidden="true">{proof.shape}</span> {proof.short}
+    </span>
+  );
+}
 
 export default function RunLine() {
   const session = useRecoilValue(sessionState);
   const socket = session?.socket;
   const [line, setLine] = useState(null);
-  const [words, setWords] = useState({});
   const [progress, setProgress] = useState(null);
-  const [stopped, setStopped] = useState(false);
+  const [said, setSaid] = useState(''); // how the last work ended, where no verdict tells
   const [version, setVersion] = useState(0);
+  const [proof, setProof] = useState(null);
   const mounted = useRef(true);
   const root = useRef(null);
 
   useEffect(() => {
     mounted.current = true;
-    const get = (path) => fetch(apiClient.buildEndpoint(path)).then((response) => response.json());
-    Promise.all([get(`/runs/${props.run}/line`), get('/strings')]).then(([found, strings]) => {
-      if (!mounted.current) return;
-      setLine(found);
-      setWords(strings);
-    });
+    fetch(apiClient.buildEndpoint(`/runs/${props.run}/line`))
+      .then((response) => response.json())
+      .then((found) => mounted.current && setLine(found));
     return () => {
       mounted.current = false;
     };
@@ -32,12 +47,12 @@ export default function RunLine() {
     if (!socket) return undefined;
     const listen = (event) => {
       if (event.run !== props.run) return;
-      if (event.type === 'replaying') {
+      if (event.type === 'progress') {
         setProgress(event);
-        setStopped(false);
-      } else if (event.type === 'replayed') {
+        setSaid('');
+      } else if (event.type === 'ended') {
         setProgress(null);
-        setStopped(Boolean(event.stopped));
+        setSaid(event.said);
         setVersion((n) => n + 1);
       }
     };
@@ -45,13 +60,23 @@ export default function RunLine() {
     return () => socket.off('encore', listen);
   }, [socket]);
 
-  const replay = line?.replay;
+  useEffect(() => {
+    let wanted = true;
+    fetch(apiClient.buildEndpoint(`/runs/${props.run}/proof`))
+      .then((response) => (response.ok ? response.json() : null))
+      .then((found) => wanted && setProof(found))
+      .catch(() => wanted && setProof(null));
+    return () => {
+      wanted = false;
+    };
+  }, [version]);
+
+  const outcomes = line?.outcomes ?? [];
+  const newest = outcomes[0]?.id;
   useEffect(() => {
     // The verdict makes the line taller; without this it would grow under the composer.
     if (version > 0) root.current.scrollIntoView({ block: 'nearest' });
-  }, [replay?.id]);
-  const fill = (key, values) =>
-    (words[key] ?? '').replace(/\{(\w+)\}/g, (_, name) => values[name].toLocaleString('en'));
+  }, [newest]);
 
   return (
     <div className="encore-run-line" data-testid="run-line" data-run={props.run} ref={root}>
@@ -60,36 +85,41 @@ export default function RunLine() {
           {props.note}
         </div>
       ) : null}
-      <div role="status">
-        {progress ? (
-          <div className="encore-progress" data-testid="run-line-progress">
-            {fill('panel.replaying', progress)}
-            <progress
-              value={progress.done}
-              max={Math.max(progress.recorded, progress.done, 1)}
-            />
-          </div>
-        ) : null}
-        {!progress && stopped ? (
-          <div data-testid="run-line-stopped">{words['panel.replay_stopped']}</div>
-        ) : null}
-        {!progress && replay ? (
+      {line?.warning ? (
+        <div className="encore-note encore-warning" role="alert" data-testid="run-warning">
+          {line.warning}
+        </div>
+      ) : null}
+      {progress ? (
+        <div className="encore-progress" data-testid="run-line-progress" data-kind={progress.kind}>
+          <span>{progress.said}</span>
+          {progress.share === null ? null : (
+            <progress value={progress.share} aria-label={progress.said} />
+          )}
+        </div>
+      ) : null}
+      <div role="status" aria-atomic="false">
+        {said ? <div data-testid="run-line-said">{said}</div> : null}
+        {outcomes.map((outcome) => (
           <div
-            className={`encore-verdict encore-${replay.verdict.toLowerCase()}`}
+            key={outcome.id}
+            className={`encore-verdict encore-${outcome.verdict.toLowerCase()}`}
             data-testid="run-line-verdict"
-            data-verdict={replay.verdict}
+            data-kind={outcome.kind}
+            data-verdict={outcome.verdict}
           >
             <span className="encore-shape" aria-hidden="true">
-              {replay.shape}
+              {outcome.shape}
             </span>{' '}
-            <strong>{replay.title}</strong>
-            {replay.detail ? <span className="encore-detail"> — {replay.detail}</span> : null}
-            {replay.reason ? <div className="encore-reason">{replay.reason}</div> : null}
+            <strong>{outcome.title}</strong>
+            {outcome.detail ? <span className="encore-detail"> — {outcome.detail}</span> : null}
+            {outcome.reason ? <div className="encore-reason">{outcome.reason}</div> : null}
           </div>
-        ) : null}
+        ))}
       </div>
       <div className="encore-summary" data-testid="run-line-summary">
         {line?.summary}
+        {proof ? <ProofMark proof={proof} /> : null}
       </div>
     </div>
   );

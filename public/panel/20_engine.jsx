@@ -19,12 +19,12 @@ function ProfileBadge({ t, profile }) {
   );
 }
 
-function ProfileTable({ t, rows }) {
+function ProfileTable({ t, rows, price }) {
   return (
     <details className="encore-details" data-testid="profile-details">
       <summary>{t('profile')}</summary>
-      <p className="encore-quiet">
-        {t('profile.price')}: {t('profile.price.unknown')}
+      <p className="encore-quiet" data-testid="profile-price">
+        {t('profile.price')}: {price || t('profile.price.unknown')}
       </p>
       <dl className="encore-profile" data-testid="profile-table">
         {rows.map((row) => (
@@ -38,6 +38,7 @@ function ProfileTable({ t, rows }) {
             <dd>
               {row.why}{' '}
               {row.source ? <span className="encore-quiet">({row.source})</span> : null}
+              {row.price ? <span className="encore-quiet"> {row.price}</span> : null}
             </dd>
           </div>
         ))}
@@ -57,7 +58,7 @@ function Engine({ t, engine }) {
           {t('engine.untold', { what: untold.join(', ') })}
         </p>
       ) : null}
-      {engine.profile_rows.length ? <ProfileTable t={t} rows={engine.profile_rows} /> : null}
+      {engine.profile_rows.length ? <ProfileTable t={t} rows={engine.profile_rows} price={engine.price} /> : null}
       {engine.more.length ? (
         <details className="encore-details" data-testid="engine-more">
           <summary>{t('engine.all')}</summary>

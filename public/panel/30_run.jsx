@@ -56,7 +56,7 @@ function Sent({ t, messages }) {
   );
 }
 
-function Run({ t, run, busy, onReplay }) {
+function Run({ t, run, busy, version, onAct }) {
   const digests = [
     { key: 'digest', label: t('digest'), value: run.digest.replace('sha256:', '').slice(0, 12) },
     { key: 'fingerprint', label: t('fingerprint'), value: run.fingerprint }
@@ -66,17 +66,32 @@ function Run({ t, run, busy, onReplay }) {
       <p className="encore-question" data-testid="run-question">
         {run.question}
       </p>
+      {run.warning ? (
+        <p className="encore-note encore-warning" data-testid="panel-run-warning">
+          {run.warning}
+        </p>
+      ) : null}
       <Seed t={t} run={run} />
       <Facts facts={[...run.facts, ...digests]} testid="run-facts" />
+      <Proof t={t} run={run} />
       <div className="encore-row">
         <button
           type="button"
           className="encore-button encore-primary"
           disabled={busy}
-          onClick={onReplay}
+          onClick={() => onAct('replay')}
           data-testid="panel-replay"
         >
           {t('run.replay')}
+        </button>
+        <button
+          type="button"
+          className="encore-button"
+          disabled={busy}
+          onClick={() => onAct('check')}
+          data-testid="panel-check"
+        >
+          {t('run.check')}
         </button>
         <a
           className="encore-button"
@@ -87,45 +102,12 @@ function Run({ t, run, busy, onReplay }) {
           {t('run.export')}
         </a>
       </div>
+      <Engines t={t} run={run} busy={busy} version={version} onAct={onAct} />
       <details className="encore-details" open>
         <summary>{t('settings')}</summary>
         <Settings t={t} settings={run.settings} />
       </details>
       <Sent t={t} messages={run.messages} />
-    </Section>
-  );
-}
-
-function Replays({ t, run, progress, stopped, chosen, onChoose }) {
-  return (
-    <Section id="replays" title={t('replays')}>
-      {progress ? (
-        <div className="encore-progress" role="status" data-testid="replay-progress">
-          {t('replaying', { done: count(progress.done), recorded: count(progress.recorded) })}
-          <progress value={progress.done} max={Math.max(progress.recorded, progress.done, 1)} />
-        </div>
-      ) : null}
-      {stopped ? <p data-testid="replay-stopped">{t('replay_stopped')}</p> : null}
-      {!run.replays.length && !progress ? <p className="encore-quiet">{t('replays.none')}</p> : null}
-      <ul className="encore-list" data-testid="replay-list">
-        {run.replays.map((replay) => (
-          <li key={replay.id}>
-            <button
-              type="button"
-              className="encore-item"
-              aria-pressed={replay.id === chosen}
-              onClick={() => onChoose(replay.id)}
-              data-testid="replay-item"
-              data-verdict={replay.verdict}
-            >
-              <Verdict replay={replay} testid="replay-verdict" />
-              <time className="encore-quiet" dateTime={replay.at}>
-                {new Date(replay.at).toLocaleTimeString()}
-              </time>
-            </button>
-          </li>
-        ))}
-      </ul>
     </Section>
   );
 }

@@ -217,6 +217,26 @@ function Changes({ t, changes }) {
   );
 }
 
+// Where token ids are missing: both texts around their first different character, which is marked.
+function TextFork({ t, fork }) {
+  const at = fork.position - fork.start;
+  return (
+    <table className="encore-table encore-text-fork" data-testid="text-fork">
+      <tbody>
+        {['reference', 'candidate'].map((side) => (
+          <tr key={side} data-testid={`text-fork-${side}`}>
+            <th scope="row">{t(side === 'reference' ? 'diff.recorded' : 'diff.replayed')}</th>
+            <td>
+              {fork[side].slice(0, at)}
+              <mark className="encore-text-mark">{fork[side].slice(at) || '∎'}</mark>
+            </td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}
+
 function Diff({ t, view, digest }) {
   const [picked, setPicked] = useState(null);
   const { window } = view;
@@ -241,8 +261,20 @@ function Diff({ t, view, digest }) {
           ))}
         </ul>
       ) : null}
+      <Strip t={t} view={view} />
+      {view.distributions.length ? (
+        <details className="encore-details" data-testid="diff-distributions">
+          <summary>{t('diff.distributions')}</summary>
+          <ul className="encore-sentences">
+            {view.distributions.map((sentence) => (
+              <li key={sentence}>{sentence}</li>
+            ))}
+          </ul>
+        </details>
+      ) : null}
       {folded ? <Folded t={t} digest={digest} n={folded} /> : null}
-      {view.verdict === 'IDENTICAL' ? null : diverged ? (
+      {window.text_fork ? <TextFork t={t} fork={window.text_fork} /> : null}
+      {view.verdict === 'IDENTICAL' || window.text_fork ? null : diverged ? (
         <>
           {window.fork > window.folded ? (
             <Columns {...shared} from={0} to={window.fork} testid="before" />

@@ -4,8 +4,9 @@ const PAGE = 50;
 
 function Runs({ t, chat, version, chosen, onChoose }) {
   const [everywhere, setEverywhere] = useState(false);
+  const [replays, setReplays] = useState(false);
   const [older, setOlder] = useState([]);
-  const path = everywhere ? `/runs?limit=${PAGE}` : `/runs?limit=${PAGE}&chat=${chat}`;
+  const path = `/runs?limit=${PAGE}&replays=${replays}${everywhere ? '' : `&chat=${chat}`}`;
   const { data, problem } = useJson(path, version);
   useEffect(() => setOlder([]), [path, version]);
   const shown = [...(data ?? []), ...older];
@@ -26,7 +27,16 @@ function Runs({ t, chat, version, chosen, onChoose }) {
     </button>
   );
   const scopes = (
-    <span>
+    <span className="encore-scopes">
+      <label className="encore-toggle">
+        <input
+          type="checkbox"
+          checked={replays}
+          onChange={(event) => setReplays(event.target.checked)}
+          data-testid="runs-replays"
+        />
+        {t('runs.replays')}
+      </label>
       {scope(false, t('runs.chat'), 'runs-this-chat')}
       {scope(true, t('runs.all'), 'runs-all')}
     </span>

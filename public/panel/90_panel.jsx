@@ -15,9 +15,9 @@ export default function Reproducibility() {
   const [following, setFollowing] = useState(!props.run);
   const [comparison, setComparison] = useState(null);
   const [newer, setNewer] = useState(null);
-  const [progress, setProgress] = useState(null); // {run, done, recorded}
-  const [stopped, setStopped] = useState(null); // id of the run whose replay was stopped
-  const [bringUp, setBringUp] = useState(false); // the reader asked for this replay: show its end
+  const [progress, setProgress] = useState(null); // {run, kind, share, said}
+  const [ended, setEnded] = useState(null); // {run, said}: the last work's end, where words are needed
+  const [bringUp, setBringUp] = useState(null); // what was shown before the reader's work ended
   const [version, setVersion] = useState(0);
 
   const choose = (id, followOn = false) => {
@@ -27,7 +27,7 @@ export default function Reproducibility() {
     setNewer(null);
   };
 
-  const newest = useJson(runId ? null : `/runs?limit=1&chat=${props.chat}`, version);
+  const newest = useJson(runId ? null : `/runs?limit=1&replays=false&chat=${props.chat}`, version);
   useEffect(() => {
     const found = newest.data?.[0];
     if (!runId && found?.digest) setRunId(found.id);
@@ -38,32 +38,34 @@ export default function Reproducibility() {
       if (!runId || (following && !isReading(root.current))) choose(event.run, true);
       else setNewer(event.run);
       setVersion((n) => n + 1);
-    } else if (event.type === 'replaying') {
-      if (event.done === 0) {
+    } else if (event.type === 'progress') {
+      if (!progress) {
         if (event.run !== runId) choose(event.run);
-        setStopped(null);
+        setEnded(null);
       }
       setProgress(event);
-    } else if (event.type === 'replayed') {
+    } else if (event.type === 'ended') {
       setProgress(null);
-      setStopped(event.stopped ? event.run : null);
-      if (event.comparison && event.run === runId) {
-        setComparison(event.comparison);
-        setBringUp(!isReading(root.current));
+      setEnded(event);
+      if (event.kept && event.run === runId) {
+        if (event.kind !== 'check') setComparison(event.comparison);
+        if (!isReading(root.current)) setBringUp(run.data);
       }
       setVersion((n) => n + 1);
     }
   });
 
   const run = useJson(runId ? `/runs/${runId}` : null, version);
-  const shownComparison = comparison ?? run.data?.replays[0]?.id ?? null;
+  const shownComparison = comparison ?? run.data?.telling_replay ?? null;
   const diff = useJson(shownComparison ? `/comparisons/${shownComparison}` : null);
   useEffect(() => {
-    if (!bringUp || diff.data?.id !== comparison) return;
-    root.current.querySelector('[data-testid=panel-replays]')?.scrollIntoView({ block: 'start' });
-    setBringUp(false);
-  }, [bringUp, diff.data, comparison]);
+    if (!bringUp || run.data === bringUp) return;
+    root.current.querySelector('[data-testid=panel-outcomes]')?.scrollIntoView({ block: 'start' });
+    setBringUp(null);
+  }, [bringUp, run.data]);
   const problem = run.problem ?? diff.problem;
+  const busy = progress !== null;
+  const act = (name, more = {}) => callAction({ name, payload: { run: runId, ...more } });
 
   return (
     <div className="encore-panel" data-testid="panel" ref={root}>
@@ -87,16 +89,20 @@ export default function Reproducibility() {
           <Run
             t={t}
             run={run.data}
-            busy={progress !== null}
-            onReplay={() => callAction({ name: 'replay', payload: { run: runId } })}
+            busy={busy}
+            version={version}
+            onAct={act}
           />
-          <Replays
+          <Outcomes
+            key={runId}
             t={t}
             run={run.data}
             progress={progress?.run === runId ? progress : null}
-            stopped={stopped === runId}
+            busy={busy}
+            said={ended?.run === runId ? ended.said : ''}
             chosen={shownComparison}
             onChoose={setComparison}
+            onAct={act}
           />
         </>
       ) : null}

@@ -15,6 +15,9 @@ from llm_backend.check import Calibrations, check
 from llm_backend.compare import Verdict
 from llm_backend.engine.client import EngineClient
 from llm_backend.errors import PromptTooLong
+from llm_backend.isolate import Climb, Plan
+from llm_backend.isolate_phrases import conclusion
+from llm_backend.ladder import Finding, Rung
 from llm_backend.load import neighbours
 from llm_backend.receipt import Message, Receipt, Sampling
 from llm_backend.record import build_request, record
@@ -64,6 +67,7 @@ class TestFast:
         assert result.comparison.compared == TOKENS
 
     async def test_under_load_it_forks_and_the_fork_is_where_it_says(self, fast_engine, store) -> None:
+        """RC-02: the control; without it nothing below would mean anything."""
         run, recorded = await ask(fast_engine, store)
         result = await replay_under_load(fast_engine, store, run)
         assert result.run.neighbours is not None
@@ -111,6 +115,23 @@ class TestFast:
         assert result.verdict is CheckVerdict.WITHIN_TOLERANCE
         assert result.bit_equal < TOKENS
 
+    async def test_isolating_names_load_and_not_a_restart(self, fast_engine, store, own_settings) -> None:
+        """A restarted engine gives the same bits alone; neighbours change them."""
+        run, _ = await ask(fast_engine, store)
+        ladder = (Rung.ALONE, Rung.LOADED, Rung.STREAM, Rung.RESTART)
+        plan = Plan(rungs=ladder, times=2, go_on=True, neighbours=LOAD)
+        report = await Climb(own_settings, fast_engine, store, run, plan, chat_id="test").run()
+        alone, loaded, stream, restart = report.tried
+        assert alone.finding is Finding.REPRODUCES
+        assert loaded.finding is Finding.FLIPS
+        assert loaded.load.most == LOAD
+        assert loaded.control.equal_receipt == 2, "afterwards, alone, it is as before"
+        assert (stream.finding, stream.tally.equal_receipt) == (Finding.NOT_SHOWN, 2)
+        assert (restart.finding, restart.tally.equal_receipt) == (Finding.NOT_SHOWN, 2)
+        assert restart.start_seconds > 1
+        assert conclusion(report)[0].startswith("What flips it: load (neighbours 12).")
+        assert await fast_engine.running() == 0
+
 
 class TestStrict:
     """One sequence at a time on CPU."""
@@ -132,6 +153,7 @@ class TestStrict:
         assert not any("key" in word.lower() for word in identity.argv)
 
     async def test_under_the_load_that_forks_fast_it_stays_identical(self, strict_engine, store) -> None:
+        """RC-02"""
         run, _ = await ask(strict_engine, store)
         result = await replay_under_load(strict_engine, store, run)
         assert result.comparison.verdict is Verdict.IDENTICAL
@@ -148,7 +170,19 @@ class TestStrict:
         assert step.load.one_at_a_time
         assert step.load.mean < 1
 
+    async def test_isolating_does_not_show_that_load_matters(
+        self, strict_engine, store, own_settings
+    ) -> None:
+        run, _ = await ask(strict_engine, store, max_tokens=40)
+        ladder = (Rung.ALONE, Rung.LOADED, Rung.CACHE_COLD, Rung.LOGPROBS, Rung.SAMPLING)
+        plan = Plan(rungs=ladder, times=2, neighbours=4)
+        report = await Climb(own_settings, strict_engine, store, run, plan, chat_id="test").run()
+        assert report.outcome == "not_flipped"
+        assert [tried.finding for tried in report.tried] == [Finding.REPRODUCES, *[Finding.NOT_SHOWN] * 3]
+        assert [(one.rung, one.why) for one in report.not_tried] == [(Rung.CACHE_COLD, "no_prefix_cache")]
+
     async def test_the_seed_decides_when_sampling(self, strict_engine, store) -> None:
+        """RC-03"""
         run, first = await ask(strict_engine, store, temperature=0.8, seed=20250, max_tokens=40)
         result = await replay(strict_engine, store, run, chat_id="test")
         assert result.comparison.verdict is Verdict.IDENTICAL
@@ -161,6 +195,7 @@ class TestStrict:
         assert with_top.completion.token_ids == without.completion.token_ids
 
     async def test_characters_split_over_tokens_lose_nothing(self, strict_engine, store) -> None:
+        """RC-15"""
         _, receipt = await ask(strict_engine, store, "Repeat exactly: 🧮=算盘, 𠮷×2, naïve", max_tokens=60)
         assert receipt.completion.reported_tokens == len(receipt.completion.tokens)
         assert "�" not in receipt.completion.text.rstrip("�"), "only a cut-off end may be incomplete"
@@ -198,12 +233,14 @@ class TestStrict:
             assert result.first_outside in (position, position + 1)
 
     async def test_a_prompt_that_cannot_fit_is_refused_with_numbers(self, strict_engine, store) -> None:
+        """RC-47"""
         with pytest.raises(
             PromptTooLong, match=r"the answer may take 4,090; this engine's context holds 4,096"
         ):
             await ask(strict_engine, store, max_tokens=4090)
 
     async def test_stopping_frees_the_engine(self, strict_engine, store) -> None:
+        """RC-33"""
         model = (await strict_engine.identity()).model
         request = build_request(
             model, [Message(role="user", content="Count to 1000.")], Sampling(max_tokens=2000)

@@ -11,6 +11,7 @@ log-probability by log-probability, bit for bit.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import json
 import os
@@ -110,30 +111,36 @@ class Engine:
         from vllm import LLM
 
         strict = options.profile == "strict"
-        settings: dict[str, Any] = (
-            {"attention_config": {"backend": options.attention}} if options.attention else {}
-        )
+        settings: dict[str, Any] = {}
+        if options.attention:
+            settings["attention_config"] = {"backend": options.attention}
+        if options.max_num_seqs:
+            settings["max_num_seqs"] = options.max_num_seqs
+        if options.kv_cache_gib:
+            settings["kv_cache_memory_bytes"] = int(options.kv_cache_gib * 2**30)
         started = time.monotonic()
         self.llm = LLM(
             model=options.model,
             skip_tokenizer_init=True,
             dtype="bfloat16",
             seed=42,
-            max_model_len=4096,
+            max_model_len=options.max_model_len,
+            enforce_eager=options.eager,
             max_num_batched_tokens=8192,
             gpu_memory_utilization=options.utilization,
-            enable_prefix_caching=not strict,
+            enable_prefix_caching={"": not strict, "on": True, "off": False}[options.prefix_caching],
             **settings,
         )
+        self.tokens = options.tokens
         self.start_seconds = time.monotonic() - started
         self.vocabulary = int(self.llm.llm_engine.vllm_config.model_config.get_vocab_size())
 
-    def params(self, sampling: str, tokens: int = TOKENS, logprobs: int | None = 2, **more: Any) -> Any:
+    def params(self, sampling: str, tokens: int | None = None, logprobs: int | None = 2, **more: Any) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
         return SamplingParams(
-            max_tokens=tokens,
+            max_tokens=tokens or self.tokens,
             ignore_eos=True,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
@@ -305,14 +312,14 @@ def prefill_against_decode(engine: Engine, work: Workload, tokens: int) -> dict[
     }
 
 
-def cost(engine: Engine, work: Workload) -> dict[str, Any]:
+def cost(engine: Engine, work: Workload, counts: Sequence[int], repeats: int) -> dict[str, Any]:
     """Speed with greedy requests of 128 prompt tokens and 256 new ones; each list holds repeated readings."""
 
     def rate(requests: int) -> float:
         prompts = [work.random(128) for _ in range(requests)]
         started = time.monotonic()
         engine.generate(prompts, [engine.params("greedy", logprobs=None)] * requests)
-        return round(requests * TOKENS / (time.monotonic() - started), 1)
+        return round(requests * engine.tokens / (time.monotonic() - started), 1)
 
     def seconds(length: int, tokens: int) -> float:
         prompt = work.random(length)
@@ -323,7 +330,7 @@ def cost(engine: Engine, work: Workload) -> dict[str, Any]:
     rate(1)
     long_context = (seconds(3500, 136) - seconds(3500, 8)) / 128
     return {
-        "tokens_per_second": {str(requests): [rate(requests) for _ in range(3)] for requests in (1, 32, 128)},
+        "tokens_per_second": {str(requests): [rate(requests) for _ in range(repeats)] for requests in counts},
         "first_token_ms_of_1024": [round(1000 * seconds(1024, 1), 2) for _ in range(9)],
         "ms_per_token_after_3500": round(1000 * long_context, 3),
         "gpu_memory_mib": gpu_query("memory.used"),
@@ -380,7 +387,12 @@ def environment(options: argparse.Namespace) -> dict[str, Any]:
     import triton
     import vllm
 
-    names = ("VLLM_BATCH_INVARIANT", "VLLM_USE_FLASHINFER_SAMPLER", "ENCORE_STRICT_GEMM")
+    names = (
+        "VLLM_BATCH_INVARIANT",
+        "VLLM_USE_FLASHINFER_SAMPLER",
+        "ENCORE_STRICT_GEMM",
+        "ENCORE_STRICT_ATTENTION",
+    )
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "gpu": gpu_query("name"),
@@ -392,6 +404,13 @@ def environment(options: argparse.Namespace) -> dict[str, Any]:
         "model": options.label or Path(options.model).name,
         "profile": options.profile,
         "attention": options.attention or "default",
+        "settings": {
+            "eager": options.eager,
+            "prefix_caching": options.prefix_caching or "as in the profile",
+            "max_num_seqs": options.max_num_seqs or "default",
+            "max_model_len": options.max_model_len,
+            "answer_tokens": options.tokens,
+        },
         "variables": {name: os.environ.get(name) for name in names},
     }
 
@@ -414,19 +433,37 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--cost", action="store_true")
     parser.add_argument("--trace", action="store_true", help="profile decode steps of 1 and 32 requests")
+    parser.add_argument("--cost-requests", default="1,32,128")
+    parser.add_argument("--cost-repeats", type=int, default=3)
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="length of every compared answer")
+    parser.add_argument("--eager", action="store_true")
+    parser.add_argument(
+        "--prefix-caching", choices=("", "on", "off"), default="", help="instead of the profile's"
+    )
+    parser.add_argument("--max-num-seqs", type=int, default=0)
+    parser.add_argument("--max-model-len", type=int, default=4096)
     parser.add_argument("--utilization", type=float, default=0.5)
+    parser.add_argument("--kv-cache-gib", type=float, default=0.0, help="for engines that share a card")
+    parser.add_argument(
+        "--turn", type=Path, help="a lock file: engines start side by side and measure one after another"
+    )
     parser.add_argument("--out", type=Path, required=True)
     return parser.parse_args()
 
 
 def main() -> None:
     options = parse()
+    began = time.monotonic()
     result: dict[str, Any] = {"machine": environment(options)}
     engine = Engine(options)
     work = Workload(engine.vocabulary, options.prompts)
     cells = Cells(engine, work)
     result["start_seconds"] = round(engine.start_seconds, 1)
     print(f"START {options.out.stem} {result['start_seconds']}s", flush=True)
+    if options.turn:
+        turn = options.turn.open("w")
+        fcntl.flock(turn, fcntl.LOCK_EX)  # held until this process ends
+        print(f"TURN {options.out.stem} after {time.monotonic() - began:.0f}s", flush=True)
     report = os.environ.get("ENCORE_STRICT_GEMM_REPORT")
     if report and Path(report).exists():
         result["linear"] = json.loads(Path(report).read_text())
@@ -440,7 +477,8 @@ def main() -> None:
         options.out.write_text(json.dumps(result, indent=1) + "\n")
 
     if options.cost:
-        result["cost"] = cost(engine, work)
+        counts = [int(count) for count in options.cost_requests.split(",")]
+        result["cost"] = cost(engine, work, counts, options.cost_repeats)
         print("COST", result["cost"], flush=True)
         save()
     for sampling in filter(None, options.sampling.split(",")):

@@ -14,7 +14,13 @@ from typing import Any
 import pytest
 
 MODEL = os.environ.get("ENCORE_GPU_MODEL", "")
-STRICT = {"VLLM_BATCH_INVARIANT": "1", "ENCORE_STRICT_GEMM": "cublas"}
+KV_GIB = os.environ.get("ENCORE_GPU_KV_GIB", "")
+"""GiB of KV cache for each engine where the card is shared; otherwise half the card is claimed."""
+STRICT = {
+    "VLLM_BATCH_INVARIANT": "1",
+    "ENCORE_STRICT_GEMM": "cublas",
+    "ENCORE_STRICT_ATTENTION": "segments",
+}
 
 pytestmark = [
     pytest.mark.gpu,
@@ -40,12 +46,19 @@ def linear_rows(out: Path, variables: dict[str, str]) -> dict[str, Any]:
 
 def cells(out: Path, profile: str, variables: dict[str, str], *more: str) -> dict[str, Any]:
     script = str(Path(__file__).with_name("cells.py"))
-    return run([script, "--model", MODEL, "--profile", profile, *more], out, variables)
+    shared = ["--kv-cache-gib", KV_GIB, "--utilization", "0.05"] if KV_GIB else []
+    return run([script, "--model", MODEL, "--profile", profile, *shared, *more], out, variables)
 
 
 def test_every_phi_shape_is_row_count_invariant_under_batch_invariant_settings(tmp_path: Path) -> None:
     shapes = linear_rows(tmp_path / "rows.json", {"VLLM_BATCH_INVARIANT": "1"})
     assert {name: shape["row_counts_that_fork"] for name, shape in shapes.items()} == dict.fromkeys(shapes, 0)
+
+
+def test_attention_from_segments_is_the_same_whole_split_and_in_company(tmp_path: Path) -> None:
+    module = ["-m", "encore_strict_gemm.measure_attention"]
+    models = run(module, tmp_path / "attention.json", {"VLLM_BATCH_INVARIANT": "1"})["models"]
+    assert {name: model["fork"] for name, model in models.items()} == dict.fromkeys(models)
 
 
 def test_control_cublas_defaults_fork(tmp_path: Path) -> None:
@@ -55,10 +68,12 @@ def test_control_cublas_defaults_fork(tmp_path: Path) -> None:
 
 @needs_model
 def test_strict_answers_are_identical_in_every_company(tmp_path: Path) -> None:
+    """RC-02"""
     variables = {**STRICT, "ENCORE_STRICT_GEMM_REPORT": str(tmp_path / "report.json")}
     sampling = ("--sampling", "greedy,seeded,seeded top-p", "--check-tokens", "512")
     result = cells(tmp_path / "strict.json", "strict", variables, "--attention", "TRITON_ATTN", *sampling)
-    assert result["linear"]["linear"] == "cublas"
+    found = result["linear"]
+    assert (found["linear"], found["top_p_pinned"], found["attention"]) == ("cublas", True, "segments")
     assert [cell for cell in result["cells"] if cell["same_bits"] != cell["runs"]] == []
     check = result["prefill_against_decode"]
     assert check["equal_bits_alone"] == check["equal_bits_among_31"] == check["tokens"]
@@ -66,6 +81,7 @@ def test_strict_answers_are_identical_in_every_company(tmp_path: Path) -> None:
 
 @needs_model
 def test_control_the_fast_profile_forks(tmp_path: Path) -> None:
+    """RC-02: the control."""
     result = cells(tmp_path / "fast.json", "fast", {}, "--sampling", "greedy", "--plan", "alone:1,32:2")
     company = next(cell for cell in result["cells"] if cell["company"] == "32")
     assert company["same_bits"] < company["runs"]

@@ -101,6 +101,8 @@ async def test_cancelling_keeps_what_was_measured(
     (step,) = repetition.report.steps
     assert [repeat.comparison.verdict for repeat in step.repeats] == [Verdict.IDENTICAL] * 2
     assert not repetition.report.complete
+    (kept,) = await store.findings(recorded.id)
+    assert kept.found == repetition.report
     async with asyncio.timeout(5):
         while engine_script.in_flight:
             await asyncio.sleep(0.01)
@@ -114,6 +116,7 @@ async def test_a_refused_neighbour_ends_the_sweep_with_the_engines_words(
     with pytest.raises(EngineRejected, match="ignore_eos is not supported"):
         await repetition.run()
     assert repetition.report.steps == ()
+    assert await store.findings(recorded.id) == []
 
 
 def test_each_shape_asks_what_its_name_says() -> None:

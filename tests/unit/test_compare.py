@@ -9,6 +9,7 @@ import pytest
 from sample_receipts import engine, receipt, request, token, tokens
 
 from llm_backend.compare import NEAR_TIE, Comparison, Verdict, compare, logprob_margin, probability
+from llm_backend.phrases import measurements
 from llm_backend.receipt import Receipt, Status, TokenRecord
 
 
@@ -27,10 +28,12 @@ class TestIdentical:
         assert not result.partial
 
     def test_negative_zero_is_zero(self) -> None:
+        """RC-18"""
         assert compare(receipt([token(7, 0.0)]), receipt([token(7, -0.0)])).verdict is Verdict.IDENTICAL
 
     @pytest.mark.parametrize("unknown", [None, math.nan, -math.inf, -9999.0])
     def test_unknown_probabilities_are_never_a_difference(self, unknown: float | None) -> None:
+        """RC-12: NaN is not equal to itself, and still no difference."""
         result = compare(receipt(tokens([7, 8], [-0.5, unknown])), receipt(tokens([7, 8], [-0.5, -0.25])))
         assert result.verdict is Verdict.IDENTICAL
         assert (result.level, result.unknown_logprobs) == ("logprobs", 1)
@@ -65,6 +68,17 @@ class TestDrifted:
         assert (result.first_drift, result.drifted_positions) == (10, 3)
         assert result.max_abs_logprob_diff == pytest.approx(0.03)
         assert result.mean_abs_logprob_diff == pytest.approx(0.06 / 50)
+
+    def test_equal_tokens_with_moved_probabilities_are_not_called_different(self) -> None:
+        """RC-18: 50 ids, up to 0.03 nats at 6 places, certain tokens as 0.0 and -0.0."""
+        recorded = [0.0, *[-0.5] * 49]
+        moved = [-0.0, *recorded[1:]]
+        for position, by in ((5, 0.001), (11, -0.002), (23, 0.03), (30, 0.01), (42, -0.02), (49, 0.0005)):
+            moved[position] += by
+        result = compare(receipt(tokens(range(50), recorded)), receipt(tokens(range(50), moved)))
+        assert (result.verdict, result.reproduced) == (Verdict.DRIFTED, True)
+        assert (result.drifted_positions, result.first_drift, result.largest_drift) == (6, 5, 23)
+        assert "Largest probability change: 0.03 nats at token 23." in measurements(result)
 
     def test_the_last_bit_counts(self) -> None:
         moved = math.nextafter(-0.5, 0)

@@ -101,6 +101,7 @@ class TestWindow:
         assert entry["top"][0]["probability"] is None
 
     def test_certain_tokens_have_probability_one(self) -> None:
+        """RC-18"""
         assert token_window([token(7, -0.0)], 0, 1)[0]["probability"] == 1
 
     @pytest.mark.parametrize("status", [Status.STOPPED, Status.COMPLETE])
@@ -121,10 +122,19 @@ class TestStrip:
         assert [(bucket["start"], bucket["stop"]) for bucket in strip] == [(0, 3), (3, 6)]
         assert [bucket["drift"] for bucket in strip] == [0, 0.125]
         assert [bucket["margin"] for bucket in strip] == [1.0, 0.25]
+        assert [(bucket["drift_at"], bucket["margin_at"]) for bucket in strip] == [(0, 0), (4, 3)]
+
+    def test_ties_are_counted_not_averaged_away(self) -> None:
+        margins = {5: 0.0, 6: 0.1, 7: 0.2}
+        tokens = [token(1, -0.5, top={1: -0.5, 2: -0.5 - margins.get(n, 3.0)}) for n in range(32_768)]
+        first, *rest = drift_strip(tokens, tokens, len(tokens))
+        assert (first["near_ties"], first["exact_ties"], first["margin_at"]) == (2, 1, 5)
+        assert not any(bucket["near_ties"] for bucket in rest)
 
     def test_nothing_known_is_null(self) -> None:
         strip = drift_strip([TokenRecord(1)], [TokenRecord(1)], 1)
-        assert strip == [{"start": 0, "stop": 1, "drift": None, "margin": None}]
+        unknown = dict.fromkeys(("drift", "drift_at", "margin", "margin_at"))
+        assert strip == [{"start": 0, "stop": 1, **unknown, "near_ties": 0, "exact_ties": 0}]
 
     @pytest.mark.parametrize("compared", [0, 1, 239, 240, 241, 32_768])
     def test_buckets_cover_every_position_once_and_stay_few(self, compared: int) -> None:

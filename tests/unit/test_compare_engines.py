@@ -45,16 +45,39 @@ def test_the_engine_seed_matters_only_to_requests_without_their_own(seeded: bool
     assert change.relevance == relevance
 
 
-def test_arguments_show_only_the_flags_that_differ_with_their_values() -> None:
-    before = engine(argv=("--seed", "42", "--max-num-seqs", "1", "--enforce-eager"))
-    after = engine(argv=("--seed", "42", "--max-num-seqs", "16"))
-    (change,) = changes(before, after)
-    assert (change.reference, change.candidate) == ("--max-num-seqs 1, --enforce-eager", "--max-num-seqs 16")
+def test_each_flag_is_its_own_change_ranked_by_what_it_can_do() -> None:
+    before = engine(argv=("--block-size", "16", "--port", "1", "--same", "--made-up=x"))
+    after = engine(argv=("--same", "--block-size", "128", "--port", "2", "--kv-cache-dtype", "fp8"))
+    found = {
+        change.field: (change.reference, change.candidate, change.relevance)
+        for change in changes(before, after)
+    }
+    assert found == {
+        "argv.--block-size": ("16", "128", "bit-relevant"),
+        "argv.--kv-cache-dtype": (None, "fp8", "bit-relevant"),
+        "argv.--made-up": ("x", None, "unknown"),
+        "argv.--port": ("1", "2", "harmless"),
+    }
 
 
-def test_arguments_in_another_order_are_shown_whole() -> None:
-    (change,) = changes(engine(argv=("--a", "--b")), engine(argv=("--b", "--a")))
-    assert (change.reference, change.candidate) == ("--a, --b", "--b, --a")
+def test_flags_in_another_order_are_no_change() -> None:
+    assert changes(engine(argv=("--a", "--b", "1")), engine(argv=("--b", "1", "--a"))) == []
+
+
+def test_a_flag_adds_nothing_to_the_fact_that_tells_its_effect() -> None:
+    """Another path to the same weights must not pass for another model."""
+    argv = ("--model", "/old/place", "--max-num-seqs", "1")
+    again = ("--model", "/new/place", "--max-num-seqs", "16")
+    (change,) = changes(engine(argv=argv, max_num_seqs=1), engine(argv=again, max_num_seqs=16))
+    assert change.field == "max_num_seqs"
+    (first, second) = changes(engine(argv=argv, max_num_seqs=None), engine(argv=again, max_num_seqs=16))
+    assert (first.field, first.relevance) == ("argv.--max-num-seqs", "bit-relevant")
+    assert (second.field, second.relevance) == ("max_num_seqs", "unknown")
+
+
+def test_a_profile_is_only_a_name() -> None:
+    (change,) = changes(engine(profile="fast"), engine(profile="strict"))
+    assert change.relevance == "harmless"
 
 
 def test_each_environment_variable_is_its_own_change() -> None:

@@ -37,6 +37,7 @@ TOKENS = [(11, -0.5, "12"), (12, -0.25, " +"), (13, -0.125, " 7")]
 
 @pytest.mark.parametrize("cut", [(1, 1, 1), (3,), (2, 1), (1, 2)])
 def test_any_chunking_gives_the_same_tokens(cut: tuple[int, ...]) -> None:
+    """RC-13: one chunk is not one token."""
     chunks, start = [], 0
     for size in cut:
         part = TOKENS[start : start + size]
@@ -56,6 +57,7 @@ def test_any_chunking_gives_the_same_tokens(cut: tuple[int, ...]) -> None:
 
 
 def test_stream_of_every_awkward_chunk_keeps_count_and_order() -> None:
+    """RC-13"""
     chunks = [
         {"choices": [{"delta": {"role": "assistant"}, "logprobs": None}], "prompt_token_ids": [1, 2, 3]},
         chunk("12 + 7", [1, 2, 3, 4], [entry(i, -0.1) for i in (1, 2, 3, 4)]),
@@ -78,10 +80,37 @@ def test_entries_that_do_not_pair_with_ids_leave_the_chunk_unknown() -> None:
     assert tokens == [TokenRecord(1), TokenRecord(2)]
 
 
-@pytest.mark.parametrize("value", [None, -9999.0, float("-inf"), float("nan")])
-def test_values_the_engine_could_not_give_are_unknown(value: float | None) -> None:
-    _, tokens, _ = fold_all([chunk("a", [1], [entry(1, value)])])
-    assert tokens[0].logprob is None
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [(None, "not_a_number"), (-9999.0, "floor"), (float("-inf"), "floor"), (NAN, "not_a_number")],
+)
+def test_values_the_engine_could_not_give_are_unknown_with_the_reason(value: float | None, why: str) -> None:
+    """RC-12: one value that says nothing beside others that do."""
+    _, tokens, _ = fold_all([chunk("a", [1], [entry(1, value, top=[(1, value), (2, -0.5)])])])
+    assert (tokens[0].logprob, tokens[0].unknown) == (None, why)
+
+
+@pytest.mark.parametrize(
+    ("value", "others", "broken"),
+    [
+        (None, [None, None], True),  # as vLLM writes NaN
+        (NAN, [NAN, NAN], True),
+        (NAN, [], True),  # no alternatives asked for
+        (None, [], False),  # or a server that gives no numbers at all
+        (None, [None, -0.5], False),
+        (-9999.0, [-9999.0], False),
+    ],
+    ids=str,
+)
+def test_a_row_without_any_number_is_invalid_output(
+    value: float | None, others: list[float | None], broken: bool
+) -> None:
+    """RC-12: what no distribution looks like is told from a single value that is missing."""
+    _, tokens, _ = fold_all([chunk("a", [1], [entry(1, value, top=list(enumerate(others)))])])
+    assert (tokens[0].unknown == "row_not_numbers") is broken
 
 
 def test_ids_come_from_token_names_when_the_list_is_absent() -> None:
@@ -114,5 +143,6 @@ REASONING_STREAMS = {
 
 @pytest.mark.parametrize("name", REASONING_STREAMS)
 def test_reasoning_is_recorded_alike_whatever_field_carries_it(name: str) -> None:
+    """RC-24"""
     text, _, _ = fold_all(REASONING_STREAMS[name])
     assert text == RAW

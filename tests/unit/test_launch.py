@@ -13,7 +13,7 @@ import pytest
 
 from llm_backend.engine import preflight, probe
 from llm_backend.engine.child import KEPT_LOGS, rotate
-from llm_backend.engine.gpu import Gpu, parse_listing, visible
+from llm_backend.engine.gpu import Gpu, memory_in, parse_listing, visible
 from llm_backend.engine.identity import effective_facts, fingerprint, relevant_environment
 from llm_backend.engine.launch import LaunchPlan
 from llm_backend.engine.model import Model, find_model, locate
@@ -59,6 +59,7 @@ def plan(folder: Path) -> LaunchPlan:
 
 class TestPlan:
     def test_the_key_is_in_the_environment_and_nowhere_people_look(self, plan: LaunchPlan) -> None:
+        """RC-43"""
         assert plan.environ({})["VLLM_API_KEY"] == "geheim"
         assert "geheim" not in " ".join(plan.argv())
         assert "geheim" not in repr(plan)
@@ -75,6 +76,7 @@ class TestPlan:
         assert environ["HOME"] == "/h"
 
     def test_a_model_on_disk_is_served_offline_under_its_folders_name(self, plan: LaunchPlan) -> None:
+        """RC-41: no network is asked for local weights."""
         argv = plan.argv()
         assert argv[argv.index("--model") + 1] == str(plan.model.folder)
         assert argv[argv.index("--served-model-name") + 1] == "Phi-4-mini-reasoning"
@@ -167,14 +169,41 @@ class TestGpu:
     def test_a_gpu_that_cannot_serve_is_refused_with_numbers(
         self, folder: Path, gpu: Gpu | None, utilization: float, sentence: str
     ) -> None:
+        """RC-42"""
         with pytest.raises(LaunchError, match=sentence):
             preflight.check_gpu([gpu] if gpu else [], folder, 32768, utilization)
+
+    def test_memory_is_that_of_the_processes_asked_for(self) -> None:
+        listing = "4711, 74241\n4712, 100\n99, 8\n"
+        assert memory_in(listing, {4711, 4712}) == (74241 + 100) * 1024**2
+        assert memory_in(listing, {1}) is None, "in a container nvidia-smi knows other pids"
+        assert memory_in("4711, [N/A]\n", {4711}) is None
+        assert memory_in("", {4711}) is None
 
     def test_a_gpu_that_can_is_not(self, folder: Path) -> None:
         preflight.check_gpu([H200], folder, 32768, 0.9)
 
     def test_the_kv_cache_of_32k_tokens_of_phi_4_mini_is_4_gib(self, folder: Path) -> None:
         assert preflight.kv_cache_bytes(folder, 32768) == 4 * GIB
+
+
+class TestMemory:
+    def test_a_container_may_hold_less_than_the_machine(self, tmp_path: Path) -> None:
+        meminfo = tmp_path / "meminfo"
+        meminfo.write_text("MemTotal:       24000000 kB\nMemAvailable:   20000000 kB\n")
+        assert preflight.available_memory(meminfo, tmp_path) == 20_000_000 * 1024
+        (tmp_path / "memory.max").write_text("max\n")
+        (tmp_path / "memory.current").write_text("5000\n")
+        assert preflight.available_memory(meminfo, tmp_path) == 20_000_000 * 1024
+        (tmp_path / "memory.max").write_text("8000\n")
+        assert preflight.available_memory(meminfo, tmp_path) == 3000
+        assert preflight.available_memory(tmp_path / "none", tmp_path / "none") is None
+
+    def test_no_room_is_refused_with_numbers_and_enough_is_not(self, folder: Path) -> None:
+        with pytest.raises(LaunchError, match=r"needs about 4\.0 GiB \(weights 0\.0, KV cache 2\.0"):
+            preflight.check_memory(folder, 2 * GIB, 3 * GIB)
+        preflight.check_memory(folder, 2 * GIB, 5 * GIB)
+        preflight.check_memory(folder, 2 * GIB, None)
 
 
 @pytest.mark.parametrize(

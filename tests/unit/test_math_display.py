@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from llm_backend.segments import segments
 from llm_backend.ui.math_display import display
-from llm_backend.ui.segments import segments
 
 UNTOUCHED = [
     "```tex\n\\(a\\) and $5 f:A\n```",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from llm_backend.engine.profiles import (
@@ -30,18 +32,38 @@ def value_of(argv: list[str], flag: str) -> str:
     return argv[argv.index(flag) + 1]
 
 
+@pytest.mark.parametrize(("cores", "expected"), [(1, "0"), (2, "0"), (3, None), (None, None)])
+def test_a_small_machine_computes_on_all_its_cores(cores: int | None, expected: str | None) -> None:
+    table = rows("fast", "cpu", replace(CPU, cores=cores))
+    environ = environment(table)
+    assert environ.get("VLLM_CPU_NUM_OF_RESERVED_CPU") == expected
+    assert ("OMP_WAIT_POLICY" in environ) == (expected is not None)  # never the one without the other
+
+
 def test_strict_on_hopper_is_the_combination_that_passed_every_cell() -> None:
+    """RC-01, RC-02"""
     argv, environ = launched("strict", "cuda", HOPPER)
     assert environ["VLLM_BATCH_INVARIANT"] == "1"
     assert environ["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
     assert value_of(argv, "--attention-backend") == "TRITON_ATTN"
     assert "--no-enable-prefix-caching" in argv
+    assert environ["ENCORE_STRICT_GEMM"] == "cublas"
+    assert environ["ENCORE_STRICT_ATTENTION"] == "segments"
+    assert value_of(argv, "--max-num-batched-tokens") == "8192"
+
+
+@pytest.mark.parametrize(("profile", "device"), [("fast", "cuda"), ("fast", "cpu"), ("strict", "cpu")])
+def test_only_strict_on_a_gpu_asks_for_the_plugin(profile: Profile, device: Device) -> None:
+    argv, environ = launched(profile, device, HOPPER if device == "cuda" else CPU)
+    assert "ENCORE_STRICT_GEMM" not in environ
+    assert "--max-num-batched-tokens" not in argv
 
 
 def test_strict_elsewhere_pins_flash_attention() -> None:
-    argv, _ = launched("strict", "cuda", ADA)
+    argv, environ = launched("strict", "cuda", ADA)
     assert argv.count("--attention-backend") == 1
     assert value_of(argv, "--attention-backend") == "FLASH_ATTN"
+    assert "ENCORE_STRICT_ATTENTION" not in environ, "it serves the Triton backend alone"
 
 
 @pytest.mark.parametrize("values", [HOPPER, ADA])
@@ -60,6 +82,7 @@ def test_a_cpu_never_gets_batch_invariance(profile: Profile) -> None:
 
 
 def test_strict_on_cpu_runs_one_sequence_at_a_time() -> None:
+    """RC-01, RC-02: alone in the engine, and nothing cached between runs."""
     argv, _ = launched("strict", "cpu", CPU)
     assert value_of(argv, "--max-num-seqs") == "1"
     assert "--no-enable-prefix-caching" in argv
@@ -79,6 +102,7 @@ def test_fast_leaves_batching_and_prefix_caching_to_vllm(device: Device) -> None
 def test_every_launch_pins_seed_length_and_defaults(
     profile: Profile, device: Device, values: LaunchValues
 ) -> None:
+    """RC-06, RC-10: no default of the model or of vLLM decides anything."""
     argv, _ = launched(profile, device, values)
     assert value_of(argv, "--seed") == str(values.seed)
     assert value_of(argv, "--max-model-len") == str(values.max_model_len)

@@ -7,7 +7,7 @@ import math
 
 import pytest
 from pydantic import ValidationError
-from sample_receipts import receipt, request, token
+from sample_receipts import ENGINE, receipt, request, token
 
 from llm_backend.errors import ReceiptInvalid
 from llm_backend.exported import parse_receipt
@@ -41,6 +41,20 @@ def test_export_and_parse_give_the_same_receipt(original: Receipt) -> None:
     again = parse_receipt(original.to_json())
     assert again == original
     assert again.digest == original.digest
+
+
+def test_fields_added_since_leave_the_digests_of_earlier_receipts_alone() -> None:
+    """Both digests were computed before `linear_kernel`, `top_p_pinned` and `attention_kernel` existed."""
+    recorded = receipt()
+    assert recorded.engine.digest == "sha256:9effbde9bdcc55b432fc5c5f09136d433b93c3bb53e13376336b5ef9965e9327"
+    assert recorded.digest == "sha256:a5e4f5edce39fda098ba0157d50dcb16e343782e528787a55769354cd7685596"
+    assert "linear_kernel" not in recorded.to_json()
+
+
+def test_a_known_self_check_is_part_of_the_digest_and_survives_the_trip() -> None:
+    known = receipt(engine=ENGINE.model_copy(update={"linear_kernel": "cublas", "top_p_pinned": False}))
+    assert known.digest != receipt().digest
+    assert parse_receipt(known.to_json()).engine == known.engine
 
 
 def test_seeds_keep_all_their_digits_in_json() -> None:
@@ -109,10 +123,22 @@ def test_real_values_are_kept(value: float) -> None:
     assert known_logprob(value) == value
 
 
-@pytest.mark.parametrize("value", [math.nan, -math.inf])
-def test_a_number_that_json_cannot_hold_never_reaches_an_export(value: float) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 (rfc8785's own subclass; its text is not ours)
-        receipt([token(7, value)]).to_json()
+@pytest.mark.parametrize(
+    ("value", "why"), [(math.nan, "not_a_number"), (-math.inf, "floor"), (math.inf, "floor")]
+)
+def test_a_number_that_json_cannot_hold_is_null_with_a_reason(value: float, why: str) -> None:
+    """RC-12: whatever is fed to it, an export is strict JSON."""
+    exported = receipt([token(7, value, top={7: value, 8: -1.0})])
+    document = json.loads(exported.to_json(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    (written,) = document["receipt"]["completion"]["tokens"]
+    assert (written["logprob"], written["unknown"]) == (None, why)
+    assert [other["logprob"] for other in written["top"]] == [None, -1.0]
+    assert parse_receipt(exported.to_json()) == exported
+
+
+def test_a_known_value_needs_no_reason_and_keeps_older_digests() -> None:
+    """RC-12: records without a reason are written as they were before there was one."""
+    assert "unknown" not in receipt([token(7, -0.5), token(8, None)]).to_json()
 
 
 def test_greedy_requests_ignore_seed_and_filters() -> None:

@@ -6,13 +6,13 @@ import json
 from collections.abc import Sequence
 
 import pytest
-from sample_receipts import receipt, request
+from sample_receipts import receipt, request, tokens
 
 from llm_backend import render
 from llm_backend.compare import compare
 from llm_backend.diagnose import diagnose
 from llm_backend.receipt import Receipt
-from llm_backend.repeat_phrases import progress_line, step_lines, step_title
+from llm_backend.repeat_phrases import progress_line, step_lines, step_reasons, step_title, step_verdict
 from llm_backend.tally import LoadSeen, Outputs, Progress, Repeat, RepeatReport, Shape, Step, wilson_lower
 
 RECORDED = receipt((1, 2, 3, 4))
@@ -138,3 +138,62 @@ def test_every_format_tells_the_same_counts() -> None:
 def test_progress_says_how_long_it_still_takes() -> None:
     line = progress_line(Progress(8, 3, 10, 20, 80, 41.0))
     assert line == "replay 3 of 10, 8 neighbours: 20 of 80 tokens, about 41.0 s left"
+
+
+DRIFTED = receipt(tokens((1, 2, 3, 4), (-0.5, -0.4, -0.5, -0.5)))
+FORKED = receipt((1, 2, 9, 4))
+OTHER_PROMPT = receipt((1, 2, 3, 4), asked=request(prompt=(5, 6)))
+LOADED = LoadSeen(asked=8, shape=Shape.MIXED, least=8, most=8, mean=8)
+
+
+@pytest.mark.parametrize(
+    ("candidates", "load", "line"),
+    [
+        ([RECORDED] * 10, ALONE, "● 10 of 10 came out the same alone — so at least 72 % (Wilson 95 %)."),
+        (
+            [RECORDED, FORKED, DRIFTED],
+            LOADED,
+            "✕ 1 of 3 came out the same among 8 neighbours — so at least 6 % (Wilson 95 %).",
+        ),
+        (
+            [RECORDED, DRIFTED],
+            ALONE,
+            "◐ 2 of 2 had the same words alone, but probabilities moved — so at least 34 % (Wilson 95 %).",
+        ),
+        ([FORKED], ALONE, "✕ 0 of 1 came out the same alone"),
+        ([OTHER_PROMPT] * 2, ALONE, "? 2 replays alone, none can be compared"),
+    ],
+    ids=["same", "forked", "drifted", "never", "incomparable"],
+)
+def test_the_line_under_an_answer_gives_shape_count_and_bound(
+    candidates: list[Receipt], load: LoadSeen, line: str
+) -> None:
+    assert str(step_verdict(step(candidates, load))) == line
+
+
+def test_the_line_under_an_answer_speaks_chinese() -> None:
+    line = str(step_verdict(step([RECORDED] * 10, LOADED), "zh-CN"))
+    assert line == "● 与 8 个并发请求同时运行，10 次中 10 次完全一致 — 即一致率至少 72 %（Wilson 95 %）。"
+
+
+def test_a_clean_result_needs_no_reasons() -> None:
+    assert step_reasons(step([RECORDED] * 3)) == []
+    assert step_reasons(step([RECORDED] * 3, LOADED)) == []
+
+
+def test_load_that_was_not_as_asked_is_said_beside_the_verdict() -> None:
+    disturbed = LoadSeen(asked=0, shape=None, running=2)
+    (said,) = step_reasons(step([RECORDED], disturbed))
+    assert said.startswith("Not really alone")
+    queued = LoadSeen(asked=4, shape=Shape.SAME, one_at_a_time=True)
+    (said,) = step_reasons(step([RECORDED], queued))
+    assert said.startswith("This engine takes one request at a time")
+    (said,) = step_reasons(step([RECORDED], LoadSeen(asked=4, shape=Shape.SAME)))
+    assert said.startswith("Load not proven")
+
+
+def test_forks_and_what_was_left_out_are_said_beside_the_verdict() -> None:
+    fork, left_out, cause = step_reasons(step([FORKED, DRIFTED, OTHER_PROMPT], LOADED))
+    assert fork == "First fork at token 2; 2 different answers in 3 runs, the recorded one included."
+    assert left_out.startswith("1 more could not be compared")
+    assert cause in [line.sentence for line in step_lines(step([FORKED], LOADED))]

@@ -5,16 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from fastapi import FastAPI
 from scripted_engine import Reply, Script
 
+from llm_backend.access import open_calibrations
+from llm_backend.check import check
 from llm_backend.config import Settings
+from llm_backend.errors import EngineInterrupted
 from llm_backend.exported import parse_receipt
 from llm_backend.receipt import Message, Sampling
 from llm_backend.record import build_request, record
+from llm_backend.repeat import Repetition
 from llm_backend.replay import ReplayResult, replay
 from llm_backend.run import Run
 from llm_backend.ui.backend import Backend, running_backend
@@ -118,9 +123,113 @@ class TestRuns:
     ) -> None:
         line = (await client.get(f"/runs/{run.id}/line")).json()
         assert line["summary"].startswith("seed 9223372036854775807 · greedy · 118 tokens")
-        assert line["replay"]["verdict"] == "DIVERGED"
+        assert [outcome["verdict"] for outcome in line["outcomes"]] == ["DIVERGED"]
         candidate = (await client.get(f"/runs/{fork.run.id}/line")).json()
-        assert candidate["replay"] is None, "the replay itself has not been replayed"
+        assert candidate["outcomes"] == [], "the replay itself has not been replayed"
+
+    async def test_invalid_model_output_is_warned_of_in_the_line_and_the_panel(
+        self, client: httpx.AsyncClient, backend: Backend, engine_script: Script, run: Run
+    ) -> None:
+        """RC-12: visible in both languages; an ordinary run has no warning."""
+        engine_script.enqueue(Reply(logprobs="null_rows"))
+        request = build_request("scripted", [Message(role="user", content="x")], Sampling())
+        recording = record(backend.engine, backend.store, request, chat_id="chat")
+        async with recording:
+            async for _ in recording:
+                pass
+        assert recording.run is not None
+        for path in (f"/runs/{recording.run.id}", f"/runs/{recording.run.id}/line"):
+            warning = (await client.get(path)).json()["warning"]
+            assert warning.startswith("Model output invalid: at 24 positions")
+            chinese = (await client.get(path, headers={"Accept-Language": "zh-CN"})).json()["warning"]
+            assert chinese.startswith("模型输出无效：有 24 处")
+        assert (await client.get(f"/runs/{run.id}/line")).json()["warning"] == ""
+
+    async def test_a_list_leaves_replays_out_when_asked(
+        self, client: httpx.AsyncClient, run: Run, fork: ReplayResult
+    ) -> None:
+        asked = (await client.get("/runs", params={"replays": False})).json()
+        assert [item["id"] for item in asked] == [run.id]
+        assert len((await client.get("/runs")).json()) == 2
+
+    async def test_cached_prompt_tokens_are_among_the_facts(
+        self, client: httpx.AsyncClient, backend: Backend, engine_script: Script, run: Run
+    ) -> None:
+        async def cached(run_id: str) -> str:
+            facts = (await client.get(f"/runs/{run_id}")).json()["facts"]
+            return str(next(fact["value"] for fact in facts if fact["key"] == "cached_prompt_tokens"))
+
+        assert await cached(run.id) == "n/a", "the scripted engine does not tell"
+        receipt = await backend.store.receipt_of(run.id)
+        completion = receipt.completion.model_copy(update={"cached_prompt_tokens": 0})
+        told = await backend.store.add_receipt(receipt.model_copy(update={"completion": completion}))
+        assert await cached(told.id) == "0", "none is not unknown"
+
+
+class TestOutcomes:
+    """What replays, repetitions and checks came to, in the panel and under the answer."""
+
+    @pytest.fixture
+    async def repeated(self, backend: Backend, run: Run, fork: ReplayResult, engine_script: Script) -> Run:
+        engine_script.enqueue(Reply(), Reply(fork_at=60), Reply())
+        await Repetition(backend.engine, backend.store, run, times=3, chat_id="chat").run()
+        return run
+
+    async def test_a_repetition_tells_its_replays_and_lists_them_once(
+        self, client: httpx.AsyncClient, fork: ReplayResult, repeated: Run
+    ) -> None:
+        view = (await client.get(f"/runs/{repeated.id}")).json()
+        repetition, single = view["outcomes"]
+        assert (repetition["kind"], single["kind"], single["id"]) == ("repeat", "replay", fork.comparison_id)
+        (step,) = repetition["steps"]
+        assert step["title"] == "2 of 3 came out the same alone"
+        assert step["detail"] == "so at least 20 % (Wilson 95 %)"
+        assert step["verdict"] == "DIVERGED"
+        assert [replay["verdict"] for replay in step["replays"]] == ["IDENTICAL", "DIVERGED", "IDENTICAL"]
+        assert view["telling_replay"] == step["replays"][1]["id"], "the fork, not the newest replay"
+        assert [line["depth"] for line in step["lines"]][-2:] == [1, 1], "the fork tree"
+        assert "token 60" in step["lines"][-1]["text"]
+        assert repetition["note"].startswith("Measured for this request")
+
+    async def test_the_line_tells_the_repetition_and_not_its_last_replay(
+        self, client: httpx.AsyncClient, repeated: Run
+    ) -> None:
+        line = (await client.get(f"/runs/{repeated.id}/line")).json()
+        (outcome,) = line["outcomes"]
+        assert outcome["title"] == "2 of 3 came out the same alone"
+        assert "First fork at token 60; 2 different answers in 4 runs" in outcome["reason"]
+
+    async def test_a_replay_after_a_repetition_has_its_own_line_on_top(
+        self, client: httpx.AsyncClient, backend: Backend, repeated: Run
+    ) -> None:
+        await replay(backend.engine, backend.store, repeated, chat_id="chat")
+        line = (await client.get(f"/runs/{repeated.id}/line")).json()
+        assert [outcome["kind"] for outcome in line["outcomes"]] == ["replay", "repeat"]
+
+    async def test_a_repetition_cut_short_says_so(
+        self, client: httpx.AsyncClient, backend: Backend, run: Run, engine_script: Script
+    ) -> None:
+        engine_script.enqueue(Reply(), Reply(ending="close", ending_after=10))
+        with pytest.raises(EngineInterrupted):
+            await Repetition(backend.engine, backend.store, run, times=4, chat_id="chat").run()
+        (outcome,) = (await client.get(f"/runs/{run.id}/line")).json()["outcomes"]
+        assert outcome["title"] == "1 of 1 came out the same alone"
+        assert outcome["reason"].startswith("Stopped after 1 of 4 replays")
+        (whole,) = (await client.get(f"/runs/{run.id}")).json()["outcomes"]
+        assert whole["note"].startswith("Stopped after 1 of 4 replays")
+
+    @pytest.mark.parametrize(("language", "title"), [("en", "Check: Bit-exact"), ("zh-CN", "检验：逐位相等")])
+    async def test_a_check_survives_a_reload_in_the_reader_s_language(
+        self, client: httpx.AsyncClient, backend: Backend, run: Run, language: str, title: str
+    ) -> None:
+        receipt = await backend.store.receipt_of(run.id)
+        found = await check(backend.engine, receipt, open_calibrations(backend.settings))
+        await backend.store.add_finding(run.id, found)
+        (outcome,) = (await client.get(f"/runs/{run.id}", headers={"accept-language": language})).json()[
+            "outcomes"
+        ]
+        assert (outcome["kind"], outcome["check_verdict"], outcome["title"]) == ("check", "BIT_EXACT", title)
+        assert outcome["sentences"]
 
 
 class TestComparisons:
@@ -130,6 +239,8 @@ class TestComparisons:
         assert view["window"]["fork"] == 60
         assert view["window"]["folded"] == 36
         assert view["margin"] == pytest.approx(0.05)
+        assert "The fork is at token 60." in view["strip_summary"]
+        assert any("Total variation at the fork" in sentence for sentence in view["distributions"])
         assert view["reason"]
 
     async def test_speaks_the_reader_s_language(self, client: httpx.AsyncClient, fork: ReplayResult) -> None:
@@ -141,6 +252,47 @@ class TestComparisons:
 
     async def test_one_that_is_not_there_is_404(self, client: httpx.AsyncClient) -> None:
         assert (await client.get("/comparisons/none")).status_code == 404
+
+
+class TestProof:
+    async def proof(self, client: httpx.AsyncClient, run: Run) -> dict[str, Any]:
+        found: dict[str, Any] = (await client.get(f"/runs/{run.id}/proof")).json()
+        return found
+
+    async def test_grows_with_replays_and_ends_with_a_difference(
+        self, client: httpx.AsyncClient, backend: Backend, run: Run, engine_script: Script
+    ) -> None:
+        assert (await self.proof(client, run))["state"] == "none"
+        await replay(backend.engine, backend.store, run, chat_id="chat")
+        found = await self.proof(client, run)
+        assert (found["state"], found["grey"], found["engine"]) == ("so_far", False, "same")
+        assert "1 of 1" in found["sentence"]
+        assert found["caveat"]
+        engine_script.enqueue(Reply(fork_at=9))
+        await replay(backend.engine, backend.store, run, chat_id="chat")
+        assert (await self.proof(client, run))["short"] == "not proven: 1 of 2 differed"
+
+    async def test_turns_grey_when_another_engine_runs(
+        self, client: httpx.AsyncClient, backend: Backend, run: Run, engine_script: Script
+    ) -> None:
+        await replay(backend.engine, backend.store, run, chat_id="chat")
+        engine_script.version = "9.9.9"
+        found = await self.proof(client, run)
+        assert found["grey"]
+        assert found["engine_sentence"] == "This engine is not the one running now: vLLM version changed."
+        assert [(c["reference"], c["candidate"]) for c in found["changes"]] == [("0.0.0-scripted", "9.9.9")]
+        assert "1 of 1" in found["sentence"], "what was measured stays true"
+
+    async def test_says_when_no_engine_answers(
+        self, client: httpx.AsyncClient, run: Run, engine_script: Script
+    ) -> None:
+        engine_script.health = 503
+        found = await self.proof(client, run)
+        assert (found["engine"], found["grey"]) == ("away", False)
+
+    async def test_speaks_chinese(self, client: httpx.AsyncClient, run: Run) -> None:
+        response = await client.get(f"/runs/{run.id}/proof", headers={"accept-language": "zh-CN"})
+        assert response.json()["short"] == "尚未验证"
 
 
 class TestHealth:

@@ -56,6 +56,11 @@ class Chat:
     def news(self, kind: str) -> list[dict[str, Any]]:
         return [data for data in self.of("encore") if data["type"] == kind]
 
+    def doing(self) -> str:
+        """The latest words about work that a button began."""
+        told = self.news("progress")
+        return str(told[-1]["said"]) if told else ""
+
 
 @contextmanager
 def chat_session(language: str = "en-GB,en;q=0.9") -> Iterator[Chat]:

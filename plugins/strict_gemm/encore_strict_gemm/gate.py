@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from encore_strict_gemm.proof import Proof, Shape
 
 SWITCH = "ENCORE_STRICT_GEMM"
+ATTENTION_SWITCH = "ENCORE_STRICT_ATTENTION"
 REPORT = "ENCORE_STRICT_GEMM_REPORT"
 """Path of a JSON file that says what this engine uses, for whoever records how an answer was made."""
 
@@ -25,6 +26,14 @@ def switched_on(environ: Mapping[str, str]) -> tuple[bool, str | None]:
     return True, None
 
 
+def _refusal_of(prove: Callable[[], str | None]) -> str | None:
+    try:
+        return prove()
+    # Another vLLM with other names, a kernel that does not compile for this card, or no memory.
+    except (ImportError, AttributeError, TypeError, ValueError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
 @dataclass(slots=True)
 class Gate:
     """Collects one proof per shape while the weights load; the first fork closes it for good.
@@ -35,6 +44,12 @@ class Gate:
     on_refusal: Callable[[], None]
     proofs: dict[Shape, Proof] = field(default_factory=dict)
     refusal: str | None = None
+    top_p_pinned: bool | None = None
+    """Whether top-p has one kernel and kept the same tokens in every company; None before the check."""
+    top_p_refusal: str | None = None
+    attention: Literal["segments", "vllm"] | None = None
+    """What serves attention: known once a model's layers have run; vLLM's kernel when the check failed."""
+    attention_refusal: str | None = None
 
     def admit(self, shape: Shape, prove: Callable[[], Proof]) -> bool:
         """Whether a layer of this shape may use cuBLAS; `prove` runs once per shape."""
@@ -55,10 +70,28 @@ class Gate:
         self.refusal = reason
         self.on_refusal()
 
+    def check_top_p(self, pin_and_prove: Callable[[], str | None]) -> None:
+        """Pin the filter once; `pin_and_prove` says why that failed, or None."""
+        if self.top_p_pinned is None:
+            self.top_p_refusal = _refusal_of(pin_and_prove)
+            self.top_p_pinned = self.top_p_refusal is None
+
+    def check_attention(self, prove: Callable[[], str | None]) -> bool:
+        """Whether attention may be cut into segments; `prove` says why not, or None."""
+        self.attention_refusal = _refusal_of(prove)
+        if self.attention_refusal is not None:
+            self.attention = "vllm"
+        return self.attention_refusal is None
+
     def report(self) -> dict[str, Any]:
-        """The state as plain data."""
+        """The state as plain data; `linear` is null while no layer has asked."""
+        served = "cublas" if self.proofs else None
         return {
-            "linear": "triton" if self.refusal is not None else "cublas",
+            "linear": "triton" if self.refusal is not None else served,
             "refusal": self.refusal,
+            "top_p_pinned": self.top_p_pinned,
+            "top_p_refusal": self.top_p_refusal,
+            "attention": self.attention,
+            "attention_refusal": self.attention_refusal,
             "proofs": [{**asdict(shape), **asdict(proof)} for shape, proof in self.proofs.items()],
         }

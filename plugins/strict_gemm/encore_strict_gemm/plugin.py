@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from encore_strict_gemm.gate import REPORT, Gate, switched_on
+from encore_strict_gemm.gate import ATTENTION_SWITCH, REPORT, Gate, switched_on
 from encore_strict_gemm.proof import Proof, Shape
 
 # A child of vLLM's logger, so its lines land in the engine's log with the engine's format.
@@ -35,7 +35,6 @@ class _Installation:
         from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
 
         self.gate = Gate(on_refusal=self._restore)
-        self._sampling_pinned = False
         self._originals = {
             method: (method.apply, method.process_weights_after_loading)
             for method in (UnquantizedLinearMethod, UnquantizedEmbeddingMethod)
@@ -65,11 +64,15 @@ class _Installation:
         from vllm.config import get_current_vllm_config
 
         from encore_strict_gemm.linear import prove_weight, shape_of
-        from encore_strict_gemm.sampling import pin_top_p
+        from encore_strict_gemm.sampling import pin_and_prove
 
-        if not self._sampling_pinned:
-            self._sampling_pinned = True
-            pin_top_p()
+        config = get_current_vllm_config()
+        if self.gate.top_p_pinned is None and layer.weight.is_cuda:
+            vocabulary = int(config.model_config.get_vocab_size())
+            self.gate.check_top_p(lambda: pin_and_prove(vocabulary, layer.weight.device))
+            self._check_attention(config, layer.weight)
+            torch.cuda.empty_cache()
+            self._say_top_p()
         shape = shape_of(layer.weight)
         if shape is None or not layer.weight.is_cuda:
             return
@@ -78,7 +81,7 @@ class _Installation:
             self.gate.admit(shape, _unsupported)
             self._say(shape, 0.0)
             return
-        limit = get_current_vllm_config().scheduler_config.max_num_batched_tokens
+        limit = config.scheduler_config.max_num_batched_tokens
         new, started = shape not in self.gate.proofs, time.monotonic()
         setattr(layer, _PROVEN, self.gate.admit(shape, lambda: prove_weight(layer.weight, limit)))
         if new:
@@ -99,6 +102,51 @@ class _Installation:
                 self.gate.proofs[shape].limit,
                 seconds,
             )
+        self._write_report()
+
+    def _check_attention(self, config: Any, weight: Any) -> None:
+        """Serve the Triton attention backend from segments, once the card has shown that they add up."""
+        if os.environ.get(ATTENTION_SWITCH) != "segments":
+            return
+        from vllm.v1.attention.backends import triton_attn
+
+        from encore_strict_gemm.attention import attend, prove_attention
+        from encore_strict_gemm.plain import serving
+
+        model, parallel = config.model_config, config.parallel_config
+
+        def prove() -> str | None:
+            return prove_attention(
+                model.get_num_attention_heads(parallel),
+                model.get_num_kv_heads(parallel),
+                model.get_head_size(),
+                16,
+                weight.dtype,
+                weight.device,
+            )
+
+        def first_use(served: bool) -> None:
+            self.gate.attention = "segments" if served else "vllm"
+            self._write_report()
+
+        if self.gate.check_attention(prove):
+            triton_attn.unified_attention = serving(triton_attn.unified_attention, attend, first_use)
+            _log.info(
+                "strict attention: cut at fixed places, same bits whole and split, alone and in company"
+            )
+        else:
+            _log.error(
+                "strict attention refused; contexts stay in one piece: %s", self.gate.attention_refusal
+            )
+
+    def _say_top_p(self) -> None:
+        if self.gate.top_p_pinned:
+            _log.info("strict sampling: top-p pinned to one kernel, same tokens kept in every company tried")
+        else:
+            _log.error("strict sampling refused; top-p depends on company: %s", self.gate.top_p_refusal)
+        self._write_report()
+
+    def _write_report(self) -> None:
         report = os.environ.get(REPORT)
         if report:
             Path(report).write_text(json.dumps(self.gate.report(), indent=1) + "\n")

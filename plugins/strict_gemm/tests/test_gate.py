@@ -60,3 +60,44 @@ def test_a_check_that_cannot_run_refuses() -> None:
     gate = Gate(on_refusal=lambda: None)
     assert not gate.admit(HEAD, out_of_memory)
     assert "could not run (CUDA out of memory)" in (gate.refusal or "")
+
+
+def test_a_gate_nobody_asked_does_not_claim_cublas() -> None:
+    assert Gate(on_refusal=lambda: None).report()["linear"] is None
+
+
+@pytest.mark.parametrize(
+    ("why", "pinned"), [(None, True), ("rows 0 to 6 keep other tokens than among 64 rows", False)]
+)
+def test_top_p_is_checked_once_and_reported(why: str | None, pinned: bool) -> None:
+    calls: list[None] = []
+
+    def pin_and_prove() -> str | None:
+        calls.append(None)
+        return why
+
+    gate = Gate(on_refusal=lambda: None)
+    for _ in range(2):
+        gate.check_top_p(pin_and_prove)
+    assert len(calls) == 1
+    assert (gate.report()["top_p_pinned"], gate.report()["top_p_refusal"]) == (pinned, why)
+
+
+def test_another_vllm_leaves_top_p_unpinned_and_the_linear_layers_alone() -> None:
+    def moved() -> str | None:
+        raise ModuleNotFoundError("No module named 'vllm.v1.sample.ops.topk_topp_triton'")
+
+    gate = Gate(on_refusal=lambda: None)
+    gate.check_top_p(moved)
+    assert gate.top_p_pinned is False
+    assert "topk_topp_triton" in (gate.top_p_refusal or "")
+    assert gate.admit(QKV, lambda: HOLDS)
+
+
+@pytest.mark.parametrize(("why", "allowed", "attention"), [(None, True, None), ("off by 0.3", False, "vllm")])
+def test_attention_is_named_by_what_ran_and_not_by_what_was_allowed(
+    why: str | None, allowed: bool, attention: str | None
+) -> None:
+    gate = Gate(on_refusal=lambda: None)
+    assert gate.check_attention(lambda: why) is allowed
+    assert (gate.report()["attention"], gate.report()["attention_refusal"]) == (attention, why)
