@@ -1,13 +1,15 @@
-"""What every part of the store stands on: an open database, and transactions whose refusals are sentences."""
+"""An open database and its two kinds of transactions."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Self
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from llm_backend.store.bodies import unpack
 from llm_backend.store.database import open_database, refusals_as_sentences, writing
 from llm_backend.store.receipts import fetch_body
 
@@ -16,7 +18,7 @@ BUSY_TIMEOUT_S = 10.0
 
 
 class Connected:
-    """One engine and its transactions; the parts of the store build on it."""
+    """Open with `await Store.open(url)`; one per process, shared by everything in it."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -43,5 +45,7 @@ class Connected:
                 yield connection
 
     async def _body(self, digest: str) -> str:
+        """The canonical JSON of a receipt, as stored."""
         async with self._read() as connection:
-            return await fetch_body(connection, digest)
+            packed = await fetch_body(connection, digest)
+        return await asyncio.to_thread(unpack, digest, packed)

@@ -13,7 +13,8 @@ from llm_backend.errors import ReceiptInvalid, ReceiptNotFound
 from llm_backend.exported import RunFacts, export_document
 from llm_backend.proof import sampling_class
 from llm_backend.receipt import EngineFingerprint, Receipt, bytes_digest
-from llm_backend.store.models import ReceiptRow
+from llm_backend.store.bodies import pack
+from llm_backend.store.models import ReceiptBodyRow, ReceiptRow
 
 
 def encode_receipt(receipt: Receipt) -> dict[str, Any]:
@@ -21,7 +22,7 @@ def encode_receipt(receipt: Receipt) -> dict[str, Any]:
     return {
         "digest": receipt.digest,
         "format": receipt.format,
-        "body": receipt.canonical.decode(),
+        "body": pack(receipt.canonical.decode()),
         "prompt_tokens": len(receipt.request.prompt_token_ids),
         "completion_tokens": len(receipt.completion.tokens),
         "finish_reason": receipt.completion.finish_reason,
@@ -69,11 +70,15 @@ def check_body(digest: str, body: str) -> None:
 async def insert_receipt(connection: AsyncConnection, row: dict[str, Any]) -> None:
     """Insert unless a receipt with this digest is there, whoever else is inserting it right now."""
     insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
-    await connection.execute(insert(ReceiptRow).values(row).on_conflict_do_nothing())
+    columns = {name: value for name, value in row.items() if name != "body"}
+    await connection.execute(insert(ReceiptRow).values(columns).on_conflict_do_nothing())
+    body = {"digest": row["digest"], "body": row["body"]}
+    await connection.execute(insert(ReceiptBodyRow).values(body).on_conflict_do_nothing())
 
 
-async def fetch_body(connection: AsyncConnection, digest: str) -> str:
-    body = await connection.scalar(select(ReceiptRow.body).where(ReceiptRow.digest == digest))
+async def fetch_body(connection: AsyncConnection, digest: str) -> bytes:
+    """The packed body; see `bodies.unpack`."""
+    body = await connection.scalar(select(ReceiptBodyRow.body).where(ReceiptBodyRow.digest == digest))
     if body is None:
         raise ReceiptNotFound(f"No receipt {digest[:19]} is stored.", "encore list shows those that are.")
     return body

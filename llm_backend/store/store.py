@@ -12,7 +12,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from sqlalchemy import ColumnElement, and_, delete, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -20,6 +20,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from llm_backend.errors import ReceiptNotFound, StoreError
 from llm_backend.receipt import EngineFingerprint, GenerationRequest, Receipt, TokenRecord
 from llm_backend.run import Run
+from llm_backend.store.bodies import unpack
+from llm_backend.store.listing import Filters, RunFilter, select_page
 from llm_backend.store.models import ReceiptRow, RunRow, RunTokensRow
 from llm_backend.store.owner import is_gone, this_process
 from llm_backend.store.receipts import (
@@ -30,6 +32,7 @@ from llm_backend.store.receipts import (
     insert_receipt,
     token_dicts,
 )
+from llm_backend.store.retention import Retention
 from llm_backend.store.runs import (
     dump_chunk,
     recovered_receipt,
@@ -39,6 +42,7 @@ from llm_backend.store.runs import (
     select_runs,
     to_run,
 )
+from llm_backend.store.search import index_run
 from llm_backend.store.verdicts import Verdicts
 
 SILENCE = timedelta(hours=1)
@@ -48,7 +52,7 @@ token; well above `Settings.stall_timeout`, after which a living process would h
 _PREFIX = re.compile(r"[0-9a-f]{4,64}")
 
 
-class Store(Verdicts):
+class Store(Retention, Verdicts):
     """Open with `await Store.open(url)`; one per process, shared by everything in it."""
 
     # -- recording ---------------------------------------------------------------------------------
@@ -81,7 +85,7 @@ class Store(Verdicts):
             engine=engine.model_dump_json(),
         )
         async with self._write() as connection:
-            await connection.execute(insert(RunRow).values(values))
+            await _insert_run(connection, values)
             return await _run(connection, values["id"])
 
     async def append(self, run_id: str, start: int, tokens: Sequence[TokenRecord], text: str) -> None:
@@ -148,10 +152,11 @@ class Store(Verdicts):
         """Import a receipt recorded elsewhere; the first run that has it already is returned as it is."""
         row = await asyncio.to_thread(encode_receipt, receipt)
         async with self._write() as connection:
+            # First the row: whoever imports the same receipt at this moment waits here and finds the run.
+            await insert_receipt(connection, row)
             known = await _first_run_with(connection, row["digest"])
             if known:
                 return known
-            await insert_receipt(connection, row)
             values = run_values(
                 receipt.request,
                 chat_id=chat_id,
@@ -159,7 +164,7 @@ class Store(Verdicts):
                 status=receipt.completion.status.value,
                 digest=row["digest"],
             )
-            await connection.execute(insert(RunRow).values(values))
+            await _insert_run(connection, values)
             return await _run(connection, values["id"])
 
     # -- reading -----------------------------------------------------------------------------------
@@ -175,22 +180,17 @@ class Store(Verdicts):
         limit: int = 50,
         before: str | None = None,
         replays: bool = True,
+        **more: Unpack[Filters],
     ) -> list[Run]:
-        """Newest first, of one chat or of all; `before` is the id of the last run of the page above."""
-        query = select_runs().order_by(RunRow.started_at.desc(), RunRow.id.desc()).limit(limit)
-        if chat_id is not None:
-            query = query.where(RunRow.chat_id == chat_id)
-        if not replays:
-            query = query.where(RunRow.kind != "replay")
+        """Newest first, of one chat or of all; `before` is the id of the last run of the page above.
+
+        `more`: what else they have in common; see `listing.RunFilter`.
+        """
+        wanted = RunFilter(chat_id=chat_id, replays=replays, **more)
+        dialect = self._engine.dialect.name
         async with self._read() as connection:
-            if before is not None:
-                last = await _run(connection, before)
-                query = query.where(
-                    or_(
-                        RunRow.started_at < last.started_at,
-                        and_(RunRow.started_at == last.started_at, RunRow.id < last.id),
-                    )
-                )
+            last = None if before is None else await _run(connection, before)
+            query = select_page(wanted, limit=limit, before=last, dialect=dialect)
             return [to_run(row) for row in await connection.execute(query)]
 
     async def run_by_digest_prefix(self, prefix: str) -> Run:
@@ -204,7 +204,9 @@ class Store(Verdicts):
         async with self._read() as connection:
             found = await connection.scalars(
                 select(ReceiptRow.digest)
-                .where(ReceiptRow.digest.startswith(f"sha256:{hexadecimal}"))
+                # Not LIKE: neither database serves it from the index. "g" comes after every digit.
+                .where(ReceiptRow.digest >= f"sha256:{hexadecimal}")
+                .where(ReceiptRow.digest < f"sha256:{hexadecimal}g")
                 .order_by(ReceiptRow.digest)
                 .limit(2)
             )
@@ -241,8 +243,9 @@ class Store(Verdicts):
         """`receipt_json` with the receipt's runs beside it, oldest first."""
         query = select_runs().where(RunRow.digest == digest).order_by(RunRow.started_at, RunRow.id)
         async with self._read() as connection:
-            body = await fetch_body(connection, digest)
+            packed = await fetch_body(connection, digest)
             runs = tuple(run_facts(to_run(row)) for row in await connection.execute(query))
+        body = await asyncio.to_thread(unpack, digest, packed)
         return await asyncio.to_thread(exported_json, digest, body, runs)
 
     async def digests(self, *, chat_id: str | None = None, day: date | None = None) -> list[str]:
@@ -311,6 +314,11 @@ class Store(Verdicts):
 def _is_lost(owner: str, touched_at: datetime) -> bool:
     gone = is_gone(owner)
     return datetime.now(UTC) - touched_at > SILENCE if gone is None else gone
+
+
+async def _insert_run(connection: AsyncConnection, values: dict[str, Any]) -> None:
+    await connection.execute(insert(RunRow).values(values))
+    await index_run(connection, values["id"], values["question"], values["started_at"])
 
 
 async def _run(connection: AsyncConnection, run_id: str) -> Run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Literal
 
-from sqlalchemy import insert, or_, select
+from sqlalchemy import insert, or_, select, update
 
 from llm_backend.compare import Comparison
 from llm_backend.diagnose import Diagnosis
@@ -17,7 +17,7 @@ from llm_backend.scoring import Check
 from llm_backend.store.comparisons import StoredComparison, comparison_values, to_comparison
 from llm_backend.store.connected import Connected
 from llm_backend.store.findings import StoredFinding, finding_values, to_finding
-from llm_backend.store.models import ComparisonRow, FindingRow, ReceiptRow
+from llm_backend.store.models import ComparisonRow, FindingRow, ReceiptRow, RunRow
 from llm_backend.store.proofs import select_seen, to_seen
 from llm_backend.store.receipts import decode_engine
 from llm_backend.tally import RepeatReport
@@ -35,6 +35,8 @@ class Verdicts(Connected):
         values = comparison_values(reference_run_id, candidate_run_id, comparison, diagnosis)
         async with self._write() as connection:
             await connection.execute(insert(ComparisonRow).values(values))
+            latest = update(RunRow).where(RunRow.id == candidate_run_id)
+            await connection.execute(latest.values(verdict=values["verdict"]))
         return str(values["id"])
 
     async def comparisons(self, run_id: str) -> list[StoredComparison]:
