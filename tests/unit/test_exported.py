@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from sample_receipts import receipt, request, token
+from sample_receipts import engine, receipt, request, token
 
 from llm_backend.errors import ReceiptInvalid, SignatureInvalid
 from llm_backend.exported import Exported, RunFacts, export_document, parse_exported
@@ -171,6 +171,26 @@ def test_a_field_with_a_default_is_not_filled_in() -> None:
     document = json.loads(RECEIPT.to_json())
     del document["receipt"]["request"]["sampling"]["min_p"]
     assert "receipt.request.sampling.min_p: missing" in refused(json.dumps(document))
+
+
+def test_fields_younger_than_the_format_are_there_or_left_out_but_never_null() -> None:
+    """Known, they are content like any other; unknown, a null in their place is not how the format says it."""
+    known = receipt(
+        [TokenRecord(7, None, None, unknown="row_not_numbers")],
+        produced_by=engine(linear_kernel="cublas", top_p_pinned=True, attention_kernel="segments"),
+    )
+    assert parse_exported(known.to_json()).receipt == known
+    for written, changed in (
+        ('"linear_kernel":"cublas"', '"linear_kernel":"triton"'),
+        ('"top_p_pinned":true', '"top_p_pinned":false'),
+        ('"attention_kernel":"segments",', ""),
+        (',"unknown":"row_not_numbers"', ""),
+    ):
+        assert written in known.to_json()
+        assert "its content hashes to" in refused(known.to_json().replace(written, changed))
+    document = json.loads(RECEIPT.to_json())
+    document["receipt"]["engine"]["linear_kernel"] = None
+    assert "receipt.engine.linear_kernel" in refused(json.dumps(document))
 
 
 def test_runs_of_another_receipt_do_not_fit() -> None:
