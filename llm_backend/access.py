@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +12,9 @@ from llm_backend.config import Settings
 from llm_backend.engine.client import EngineClient
 from llm_backend.engine_pool import EnginePool
 from llm_backend.errors import ReceiptInvalid
-from llm_backend.receipt import Receipt, parse_receipt
+from llm_backend.exchange import LONGEST_LINE, open_export
+from llm_backend.exported import parse_receipt
+from llm_backend.receipt import Receipt
 from llm_backend.store import Run, Store
 
 
@@ -54,9 +57,17 @@ def receipt_file(name: str) -> Receipt | None:
     if not path.is_file():
         return None
     try:
-        return parse_receipt(path.read_bytes())
-    except OSError as error:
-        raise ReceiptInvalid(f"{path} cannot be read: {error.strerror}.") from None
+        with open_export(path) as file:
+            content = file.read(LONGEST_LINE)
+            more = bool(file.read(1))
+    except (OSError, EOFError, zlib.error) as error:
+        raise ReceiptInvalid(f"{path} cannot be read: {error}.") from None
+    first, _, rest = content.strip().partition(b"\n")
+    if more or (rest and first.endswith(b"}")):
+        raise ReceiptInvalid(
+            f"{path} holds more than one receipt.", "Import it, then name one of them by its digest."
+        )
+    return parse_receipt(content)
 
 
 async def find_run(store: Store, name: str) -> Run:

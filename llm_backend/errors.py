@@ -14,7 +14,8 @@ The chat and the command line print the same two sentences: what is wrong, and w
     ├── LaunchError              start.sh cannot or must not start an engine
     ├── StoreError               a receipt could not be stored or read
     │   └── ReceiptNotFound      no receipt, or more than one, under that digest
-    └── ReceiptInvalid           a file is not a receipt, or its digest does not match
+    ├── ReceiptInvalid           a file is not a receipt, or its digest does not match
+    └── SignatureInvalid         a signature is not by this key, or not over these receipts
 """
 
 from __future__ import annotations
@@ -112,3 +113,7 @@ class ReceiptNotFound(StoreError):
 
 class ReceiptInvalid(EncoreError):
     """A file is not a receipt of a format we read, or its content does not hash to its digest."""
+
+
+class SignatureInvalid(EncoreError):
+    """An envelope is not signed by the given key, or a file holds other receipts than were signed."""

@@ -5,6 +5,9 @@ re-derives it from content (SHA-256 over RFC 8785 canonical JSON), so a stored r
 altered no longer matches its key. Time never enters the digest: when and how fast a run went is
 kept beside the receipt (`store.Run`), not in it.
 
+The format is written down in docs/receipt-format.md; a test recomputes that page's example without this
+module. Files are written and read by `exported`.
+
 What is stored is what the engine said: token ids, its own logprobs (nats), raw text. Values the
 engine could not give (null, non-finite, or clamped at `LOGPROB_FLOOR`) are `None`, never a number.
 """
@@ -14,24 +17,24 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import rfc8785
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    FailFast,
     Field,
     PlainSerializer,
     SerializerFunctionWrapHandler,
-    ValidationError,
     model_serializer,
 )
-
-from llm_backend.errors import ReceiptInvalid
 
 FORMAT: Literal[1] = 1
 """Receipt format; raised whenever the same run would get another digest."""
@@ -45,12 +48,32 @@ GREEDY_BELOW = 1e-5
 MIN_TEMPERATURE = 0.01
 """vLLM's `_MAX_TEMP`: sampling temperatures between greedy and this are raised to it."""
 
+_DECIMAL = re.compile(r"-?[1-9][0-9]{0,19}|0")
+"""A 64-bit integer, or one digit more."""
+
+
+def _integer_from_json(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if not _DECIMAL.fullmatch(value):
+        raise ValueError("not a whole number in decimal digits")
+    return int(value)
+
+
 # JSON numbers are doubles; 64-bit integers travel as text (RFC 8785 §3.2.2.3, RFC 7493 §2.2).
-BigInt = Annotated[int, PlainSerializer(str, return_type=str, when_used="json")]
+BigInt = Annotated[
+    int, BeforeValidator(_integer_from_json), PlainSerializer(str, return_type=str, when_used="json")
+]
 
 
 def _bytes_from_json(value: object) -> object:
-    return base64.b64decode(value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    raw = base64.b64decode(value, validate=True)
+    # Base64 has several spellings of the same bytes (RFC 4648 §3.5); a record has one.
+    if base64.b64encode(raw).decode() != value:
+        raise ValueError("not base64 as a receipt spells it")
+    return raw
 
 
 TokenBytes = Annotated[
@@ -64,6 +87,13 @@ class Frozen(BaseModel):
     """Immutable, refuses fields it does not know: a typo must not silently change a record."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy with some fields changed; what was derived from the old ones, such as a digest, is not."""
+        copied = super().model_copy(update=update, deep=deep)
+        for derived in copied.__dict__.keys() - type(self).model_fields:
+            del copied.__dict__[derived]
+        return copied
 
 
 class Status(StrEnum):
@@ -179,7 +209,7 @@ class GenerationRequest(Frozen):
 class Completion(Frozen):
     """What came back."""
 
-    tokens: tuple[TokenRecord, ...]
+    tokens: Annotated[tuple[TokenRecord, ...], FailFast()]
     text: str
     """Raw model text, as streamed; special tokens are skipped by the engine."""
     status: Status
@@ -279,44 +309,25 @@ class Receipt(Frozen):
     engine: EngineFingerprint
 
     @cached_property
+    def canonical(self) -> bytes:
+        """The RFC 8785 canonical JSON of everything in the receipt. Slow: a second for 8,192 tokens."""
+        return rfc8785.dumps(self.model_dump(mode="json"))
+
+    @cached_property
     def digest(self) -> str:
         """`sha256:…` over the canonical JSON of everything in the receipt."""
-        return content_digest(self.model_dump(mode="json"))
+        return bytes_digest(self.canonical)
 
     def to_json(self) -> str:
-        """Strict JSON with the digest beside the content; `parse_receipt` reads it back."""
-        document: dict[str, Any] = {"digest": self.digest, "receipt": self.model_dump(mode="json")}
-        return rfc8785.dumps(document).decode()
+        """Strict JSON with the digest beside the content; `exported.parse_receipt` reads it back."""
+        return f'{{"digest":"{self.digest}","receipt":{self.canonical.decode()}}}'
+
+
+def bytes_digest(content: bytes) -> str:
+    """`sha256:<hex>` of these bytes."""
+    return "sha256:" + hashlib.sha256(content).hexdigest()
 
 
 def content_digest(document: Any) -> str:
     """`sha256:<hex>` of the RFC 8785 canonical JSON of `document` (no floats but finite ones)."""
-    return "sha256:" + hashlib.sha256(rfc8785.dumps(document)).hexdigest()
-
-
-def parse_receipt(text: str | bytes) -> Receipt:
-    """Read what `Receipt.to_json` wrote and re-derive its digest.
-
-    Raises `ReceiptInvalid` naming the field at fault, or both digests when they differ.
-    """
-    try:
-        document = _Exported.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise ReceiptInvalid(
-            f"This is not an Encore receipt (format {FORMAT}): {where}: {first['msg']}.",
-            "Export it again with encore export.",
-        ) from None
-    if document.receipt.digest != document.digest:
-        raise ReceiptInvalid(
-            f"The receipt says {document.digest[:19]} but its content hashes to "
-            f"{document.receipt.digest[:19]}.",
-            "It was changed after it was recorded; use the original.",
-        )
-    return document.receipt
-
-
-class _Exported(Frozen):
-    digest: str
-    receipt: Receipt
+    return bytes_digest(rfc8785.dumps(document))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from llm_backend.cli import (
     benching,
+    evidence,
     isolating,
     keeping,
     offline,
@@ -24,6 +25,7 @@ from llm_backend.errors import EncoreError
 
 __all__ = [
     "benching",
+    "evidence",
     "isolating",
     "keeping",
     "main",

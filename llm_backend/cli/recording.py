@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -32,7 +31,6 @@ from llm_backend.compare import Comparison, Verdict, compare
 from llm_backend.config import Settings, load_settings
 from llm_backend.diagnose import diagnose
 from llm_backend.distributions import measure_distributions
-from llm_backend.errors import EncoreError
 from llm_backend.phrases import run_warning
 from llm_backend.proof import Proof, tally_proof
 from llm_backend.receipt import Message, Receipt, Sampling
@@ -206,20 +204,3 @@ async def _with_proof(settings: Settings, name: str) -> tuple[Receipt, Proof | N
         run = await store.run_by_digest_prefix(name)
         proof = tally_proof(run, await store.seen(run))
         return await store.receipt_of(run.id), proof, run.expected_answer
-
-
-@app.command()
-def export(
-    receipt: ReceiptArgument,
-    output: Annotated[Path, typer.Argument(help="File to write; refuses to overwrite.")],
-) -> None:
-    """Write a receipt to a file that `replay`, `show` and `compare` accept anywhere."""
-    recorded = run_async(find_receipt(load_settings(), receipt))
-    try:
-        with output.open("x", encoding="utf-8") as file:
-            file.write(recorded.to_json() + "\n")
-    except FileExistsError:
-        raise EncoreError(f"{output} exists already.", "Choose another name.") from None
-    except OSError as error:
-        raise EncoreError(f"{output} cannot be written: {error.strerror}.") from None
-    say(f"{recorded.digest} → {output}")

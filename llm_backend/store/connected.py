@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Self
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from llm_backend.store.bodies import unpack
 from llm_backend.store.database import open_database, refusals_as_sentences, writing
+from llm_backend.store.receipts import fetch_body
 
 BUSY_TIMEOUT_S = 10.0
 """How long a transaction waits for another process's write lock (SQLite)."""
@@ -40,3 +43,9 @@ class Connected:
         with refusals_as_sentences():
             async with self._writer.begin() as connection:
                 yield connection
+
+    async def _body(self, digest: str) -> str:
+        """The canonical JSON of a receipt, as stored."""
+        async with self._read() as connection:
+            packed = await fetch_body(connection, digest)
+        return await asyncio.to_thread(unpack, digest, packed)

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import Any
 
-import rfc8785
 from sqlalchemy import select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from llm_backend.errors import ReceiptInvalid, ReceiptNotFound
+from llm_backend.exported import RunFacts, export_document
 from llm_backend.proof import sampling_class
-from llm_backend.receipt import EngineFingerprint, Receipt
+from llm_backend.receipt import EngineFingerprint, Receipt, bytes_digest
 from llm_backend.store.bodies import pack
 from llm_backend.store.models import ReceiptBodyRow, ReceiptRow
 
 
 def encode_receipt(receipt: Receipt) -> dict[str, Any]:
     """The row of a receipt. Slow for long answers (seconds at 32k tokens): keep off the event loop."""
-    body = rfc8785.dumps(receipt.model_dump(mode="json"))
     return {
-        "digest": _digest(body),
+        "digest": receipt.digest,
         "format": receipt.format,
-        "body": pack(body.decode()),
+        "body": pack(receipt.canonical.decode()),
         "prompt_tokens": len(receipt.request.prompt_token_ids),
         "completion_tokens": len(receipt.completion.tokens),
         "finish_reason": receipt.completion.finish_reason,
@@ -46,10 +44,10 @@ def decode_engine(digest: str, body: str) -> EngineFingerprint:
     return EngineFingerprint.model_validate_json(json.dumps(json.loads(body)["engine"]))
 
 
-def export_document(digest: str, body: str) -> str:
-    """What `Receipt.to_json` writes, without building the receipt."""
+def exported_json(digest: str, body: str, runs: tuple[RunFacts, ...] = ()) -> str:
+    """What `Receipt.to_json` writes, without building the receipt; with runs, what `encore export` does."""
     check_body(digest, body)
-    return f'{{"digest":"{digest}","receipt":{body}}}'
+    return export_document(digest, body, runs)
 
 
 def token_dicts(digest: str, body: str, start: int, stop: int) -> list[dict[str, Any]]:
@@ -61,7 +59,7 @@ def token_dicts(digest: str, body: str, start: int, stop: int) -> list[dict[str,
 
 def check_body(digest: str, body: str) -> None:
     """Raise `ReceiptInvalid` unless the stored text hashes to its key."""
-    actual = _digest(body.encode())
+    actual = bytes_digest(body.encode())
     if actual != digest:
         raise ReceiptInvalid(
             f"The stored receipt {digest[:19]} was altered: its content hashes to {actual[:19]}.",
@@ -84,7 +82,3 @@ async def fetch_body(connection: AsyncConnection, digest: str) -> bytes:
     if body is None:
         raise ReceiptNotFound(f"No receipt {digest[:19]} is stored.", "encore list shows those that are.")
     return body
-
-
-def _digest(body: bytes) -> str:
-    return "sha256:" + hashlib.sha256(body).hexdigest()

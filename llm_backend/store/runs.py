@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import Row, Select, select
+from sqlalchemy import Row, Select, func, select
 
+from llm_backend.exported import RunFacts
 from llm_backend.receipt import (
     Completion,
     EngineFingerprint,
@@ -92,6 +93,33 @@ def to_run(row: AnyRow) -> Run:
     values = dict(row._mapping)
     seed = values.pop("seed")
     return Run(seed=None if seed is None else int(seed), **values)
+
+
+def run_facts(run: Run) -> RunFacts:
+    """What an export tells of a run: nothing that names a chat, an address or a person."""
+    return RunFacts(
+        kind=run.kind,
+        started_at=run.started_at,
+        ttft_s=run.ttft_s,
+        duration_s=run.duration_s,
+        neighbours=run.neighbours,
+    )
+
+
+def select_digests(chat_id: str | None, day: date | None) -> AnySelect:
+    """Digests of one chat, of the runs begun on one day (UTC), or of both, or all; oldest run first."""
+    query = (
+        select(RunRow.digest)
+        .where(RunRow.digest.is_not(None))
+        .group_by(RunRow.digest)
+        .order_by(func.min(RunRow.started_at), RunRow.digest)
+    )
+    if chat_id is not None:
+        query = query.where(RunRow.chat_id == chat_id)
+    if day is not None:
+        begin = datetime.combine(day, time.min, UTC)
+        query = query.where(RunRow.started_at >= begin, RunRow.started_at < begin + timedelta(days=1))
+    return query
 
 
 def recovered_receipt(request: str, engine: str, chunks: Sequence[AnyRow]) -> Receipt:

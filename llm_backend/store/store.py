@@ -11,39 +11,39 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal, Unpack
 
 from sqlalchemy import ColumnElement, and_, delete, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from llm_backend.compare import Comparison
-from llm_backend.diagnose import Diagnosis
 from llm_backend.errors import ReceiptNotFound, StoreError
-from llm_backend.proof import Seen
 from llm_backend.receipt import EngineFingerprint, GenerationRequest, Receipt, TokenRecord
 from llm_backend.run import Run
-from llm_backend.scoring import Check
 from llm_backend.store.bodies import unpack
-from llm_backend.store.comparisons import StoredComparison, comparison_values, to_comparison
-from llm_backend.store.findings import StoredFinding, finding_values, to_finding
 from llm_backend.store.listing import Filters, RunFilter, select_page
-from llm_backend.store.models import ComparisonRow, FindingRow, ReceiptRow, RunRow, RunTokensRow
+from llm_backend.store.models import ReceiptRow, RunRow, RunTokensRow
 from llm_backend.store.owner import is_gone, this_process
-from llm_backend.store.proofs import select_seen, to_seen
 from llm_backend.store.receipts import (
-    decode_engine,
     decode_receipt,
     encode_receipt,
-    export_document,
+    exported_json,
     fetch_body,
     insert_receipt,
     token_dicts,
 )
 from llm_backend.store.retention import Retention
-from llm_backend.store.runs import dump_chunk, recovered_receipt, run_values, select_runs, to_run
+from llm_backend.store.runs import (
+    dump_chunk,
+    recovered_receipt,
+    run_facts,
+    run_values,
+    select_digests,
+    select_runs,
+    to_run,
+)
 from llm_backend.store.search import index_run
-from llm_backend.tally import RepeatReport
+from llm_backend.store.verdicts import Verdicts
 
 SILENCE = timedelta(hours=1)
 """A run recorded by a process that cannot be seen from here counts as lost after this long without a
@@ -52,7 +52,7 @@ token; well above `Settings.stall_timeout`, after which a living process would h
 _PREFIX = re.compile(r"[0-9a-f]{4,64}")
 
 
-class Store(Retention):
+class Store(Retention, Verdicts):
     """Open with `await Store.open(url)`; one per process, shared by everything in it."""
 
     # -- recording ---------------------------------------------------------------------------------
@@ -237,98 +237,32 @@ class Store(Retention):
 
     async def receipt_json(self, digest: str) -> str:
         """The export document of a receipt (`Receipt.to_json`), from the stored text as it is."""
-        return await asyncio.to_thread(export_document, digest, await self._body(digest))
+        return await asyncio.to_thread(exported_json, digest, await self._body(digest))
+
+    async def export_line(self, digest: str) -> str:
+        """`receipt_json` with the receipt's runs beside it, oldest first."""
+        query = select_runs().where(RunRow.digest == digest).order_by(RunRow.started_at, RunRow.id)
+        async with self._read() as connection:
+            packed = await fetch_body(connection, digest)
+            runs = tuple(run_facts(to_run(row)) for row in await connection.execute(query))
+        body = await asyncio.to_thread(unpack, digest, packed)
+        return await asyncio.to_thread(exported_json, digest, body, runs)
+
+    async def digests(self, *, chat_id: str | None = None, day: date | None = None) -> list[str]:
+        """Of every receipt, of one chat's, or of runs begun on one day (UTC); by their oldest run."""
+        async with self._read() as connection:
+            return list(await connection.scalars(select_digests(chat_id, day)))
+
+    async def has_receipt(self, digest: str) -> bool:
+        """Whether the receipt under a full digest is stored."""
+        async with self._read() as connection:
+            return await _first_run_with(connection, digest) is not None
 
     async def tokens(self, digest: str, start: int, stop: int) -> list[dict[str, Any]]:
         """Tokens [start, stop) of a receipt as plain JSON values, without building the receipt."""
         return await asyncio.to_thread(token_dicts, digest, await self._body(digest), start, stop)
 
-    # -- comparisons -------------------------------------------------------------------------------
-
-    async def add_comparison(
-        self, reference_run_id: str, candidate_run_id: str, comparison: Comparison, diagnosis: Diagnosis
-    ) -> str:
-        """Keep a comparison of two stored runs; returns its id."""
-        values = comparison_values(reference_run_id, candidate_run_id, comparison, diagnosis)
-        async with self._write() as connection:
-            await connection.execute(insert(ComparisonRow).values(values))
-            latest = update(RunRow).where(RunRow.id == candidate_run_id)
-            await connection.execute(latest.values(verdict=values["verdict"]))
-        return str(values["id"])
-
-    async def comparisons(self, run_id: str) -> list[StoredComparison]:
-        """Those in which the run is the reference or the candidate, newest first."""
-        query = (
-            select(ComparisonRow)
-            .where(or_(ComparisonRow.reference_run_id == run_id, ComparisonRow.candidate_run_id == run_id))
-            .order_by(ComparisonRow.created_at.desc(), ComparisonRow.id)
-        )
-        async with self._read() as connection:
-            return [to_comparison(row) for row in await connection.execute(query)]
-
-    async def comparison(self, comparison_id: str) -> StoredComparison:
-        async with self._read() as connection:
-            found = await connection.execute(select(ComparisonRow).where(ComparisonRow.id == comparison_id))
-            row = found.one_or_none()
-        if row is None:
-            raise ReceiptNotFound(f"No comparison {comparison_id} is stored.")
-        return to_comparison(row)
-
-    # -- proof -------------------------------------------------------------------------------------
-
-    async def seen(self, run: Run) -> list[Seen]:
-        """All comparisons of the run's engine and class of settings, counted; for `proof.tally_proof`."""
-        if run.fingerprint_digest is None or run.sampling_class is None:
-            return []
-        async with self._read() as connection:
-            rows = await connection.execute(select_seen(run.fingerprint_digest, run.sampling_class))
-            return [to_seen(row) for row in rows]
-
-    async def engine(self, fingerprint_digest: str) -> EngineFingerprint:
-        """The engine with this digest, from the shortest receipt that has it."""
-        query = (
-            select(ReceiptRow.digest)
-            .where(ReceiptRow.fingerprint_digest == fingerprint_digest)
-            .order_by(ReceiptRow.completion_tokens)
-            .limit(1)
-        )
-        async with self._read() as connection:
-            digest = await connection.scalar(query)
-        if digest is None:
-            raise ReceiptNotFound(f"No receipt of the engine {fingerprint_digest[:19]} is stored.")
-        return await asyncio.to_thread(decode_engine, digest, await self._body(digest))
-
-    # -- findings ----------------------------------------------------------------------------------
-
-    async def add_finding(self, run_id: str, found: RepeatReport | Check) -> str:
-        """Keep what a repetition or a check of a stored run came to; returns its id."""
-        values = await asyncio.to_thread(finding_values, run_id, found)
-        async with self._write() as connection:
-            await connection.execute(insert(FindingRow).values(values))
-        return str(values["id"])
-
-    async def findings(
-        self, run_id: str, *, kind: Literal["repeat", "check"] | None = None, limit: int = 20
-    ) -> list[StoredFinding]:
-        """Of one run, of one kind or of all, newest first."""
-        query = (
-            select(FindingRow)
-            .where(FindingRow.run_id == run_id)
-            .order_by(FindingRow.created_at.desc(), FindingRow.id)
-            .limit(limit)
-        )
-        if kind is not None:
-            query = query.where(FindingRow.kind == kind)
-        async with self._read() as connection:
-            rows = (await connection.execute(query)).all()
-        return await asyncio.to_thread(lambda: [to_finding(row) for row in rows])
-
     # -- inside ------------------------------------------------------------------------------------
-
-    async def _body(self, digest: str) -> str:
-        async with self._read() as connection:
-            packed = await fetch_body(connection, digest)
-        return await asyncio.to_thread(unpack, digest, packed)
 
     async def _recover_one(self, run_id: str) -> Run | None:
         async with self._read() as connection:

@@ -216,7 +216,7 @@ async def _names_at_fork(comparison: Comparison, reference: Receipt, candidate: 
 
 @router.get("/receipts/{digest}")
 async def receipt(digest: str, download: bool = False) -> Response:
-    """The receipt under a digest or the only one that begins so, as `encore export` writes it."""
+    """The receipt under a digest or the only one that begins so, as `Receipt.to_json` writes it."""
     store = backend().store
     found = (await store.run_by_digest_prefix(digest)).digest
     assert found is not None

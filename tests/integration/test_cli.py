@@ -14,7 +14,7 @@ from llm_backend.access import open_store
 from llm_backend.cli import main
 from llm_backend.cli.base import ORDER
 from llm_backend.config import load_settings
-from llm_backend.receipt import parse_receipt
+from llm_backend.exported import parse_receipt
 from llm_backend.scoring import Check, CheckVerdict
 from llm_backend.store import StoredFinding
 from llm_backend.tally import RepeatReport

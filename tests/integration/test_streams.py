@@ -12,8 +12,9 @@ from llm_backend.compare import Verdict
 from llm_backend.diff import diff_window
 from llm_backend.engine.client import EngineClient
 from llm_backend.errors import EngineRejected
+from llm_backend.exported import parse_receipt
 from llm_backend.phrases import notes
-from llm_backend.receipt import Message, Receipt, Sampling, parse_receipt
+from llm_backend.receipt import Message, Receipt, Sampling
 from llm_backend.record import build_request, record
 from llm_backend.replay import replay
 from llm_backend.store import Run, Store

@@ -21,7 +21,8 @@ from sqlalchemy import update
 from llm_backend.compare import Verdict, compare
 from llm_backend.diagnose import diagnose
 from llm_backend.errors import ReceiptInvalid, ReceiptNotFound, StoreError
-from llm_backend.receipt import Receipt, Status, TokenRecord, parse_receipt
+from llm_backend.exported import parse_receipt
+from llm_backend.receipt import Receipt, Status, TokenRecord
 from llm_backend.scoring import Calibration, Check, TokenScore, judge, score
 from llm_backend.store import QUESTION_LENGTH, Run, Store
 from llm_backend.store import store as store_module
@@ -98,7 +99,7 @@ class TestRoundTrip:
     ) -> None:
         """Long answers take a second of pure computing; other chats must not wait for it."""
         threads: set[int] = set()
-        for name in ("encode_receipt", "decode_receipt", "export_document", "token_dicts", "dump_chunk"):
+        for name in ("encode_receipt", "decode_receipt", "exported_json", "token_dicts", "dump_chunk"):
             original = getattr(store_module, name)
 
             def spy(*arguments: Any, original: Any = original) -> Any:

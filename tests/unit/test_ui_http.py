@@ -16,7 +16,8 @@ from llm_backend.access import open_calibrations
 from llm_backend.check import check
 from llm_backend.config import Settings
 from llm_backend.errors import EngineInterrupted
-from llm_backend.receipt import Message, Sampling, parse_receipt
+from llm_backend.exported import parse_receipt
+from llm_backend.receipt import Message, Sampling
 from llm_backend.record import build_request, record
 from llm_backend.repeat import Repetition
 from llm_backend.replay import ReplayResult, replay
