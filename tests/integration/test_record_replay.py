@@ -239,6 +239,19 @@ async def test_too_long_is_refused_before_sending_with_the_real_numbers(engine, 
     await ask(engine, store, request("x", max_tokens=20))
 
 
+async def test_an_engine_that_cannot_count_refuses_itself_and_its_limit_is_said(
+    engine, store, engine_script: Script
+) -> None:
+    """RC-47: the limit is the engine's own; the numbers in its message may be other ones."""
+    engine_script.tokenizes, engine_script.max_model_len = False, 4096
+    said = "This model's maximum context length is 1024 tokens. However, you requested 9096 tokens."
+    engine_script.enqueue(Reply(status=400, error=said))
+    with pytest.raises(PromptTooLong, match="context holds 4,096 in all") as caught:
+        await ask(engine, store, request("x " * 3000, max_tokens=4096))
+    assert "1024" not in caught.value.diagnostics()
+    assert await store.runs() == []
+
+
 async def test_a_refusal_is_a_sentence_without_json(engine, store, engine_script: Script) -> None:
     engine_script.enqueue(Reply(status=400, error="Requested sample logprobs of 10 > max allowed: 5"))
     with pytest.raises(EngineRejected, match="Requested sample logprobs of 10") as caught:
