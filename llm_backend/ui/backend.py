@@ -1,4 +1,4 @@
-"""What all chats of this process share: settings, store and engine. Nothing about any one chat.
+"""What all chats of this process share: settings, store and engines. Nothing about any one chat.
 
 `server.py` opens it with the application and closes it after the last run has been stored.
 """
@@ -11,9 +11,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from llm_backend.access import open_engine, open_store
+from llm_backend.access import open_engines, open_store
 from llm_backend.config import Settings
 from llm_backend.engine.client import EngineClient
+from llm_backend.engine_pool import EnginePool
 from llm_backend.store import Store
 from llm_backend.ui.engine_watch import EngineWatch
 
@@ -24,9 +25,14 @@ class Backend:
 
     settings: Settings
     store: Store
-    engine: EngineClient
+    engines: EnginePool
     watch: EngineWatch
     _work: set[asyncio.Task[None]] = field(default_factory=set)
+
+    @property
+    def engine(self) -> EngineClient:
+        """Where the next request goes; ask again for each."""
+        return self.engines.choose()
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `work` beside the request that asked for it; stopped, not lost, when the app closes."""
@@ -60,9 +66,9 @@ def backend() -> Backend:
 async def running_backend(settings: Settings) -> AsyncIterator[Backend]:
     """Open everything; runs that an earlier process left unfinished become interrupted ones."""
     global _running
-    async with open_store(settings) as store, open_engine(settings) as engine:
+    async with open_store(settings) as store, open_engines(settings) as engines:
         await store.recover()
-        _running = Backend(settings, store, engine, EngineWatch(engine, settings.log_file))
+        _running = Backend(settings, store, engines, EngineWatch(engines, settings.log_file))
         try:
             yield _running
             await _running.stop_work()

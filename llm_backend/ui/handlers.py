@@ -69,10 +69,13 @@ async def retry(message_id: str) -> None:
         _start_task(_ask(session, message_id))
 
 
-async def replay_run(run_id: str) -> None:
-    """Replay a recorded run, beside the request that asked for it: it may take longer than HTTP allows."""
+async def replay_run(run_id: str, engine: object = None) -> None:
+    """Replay a recorded run, beside the request that asked for it: it may take longer than HTTP allows.
+
+    `engine`: the number of the engine to replay on, where someone chose one.
+    """
     session = _session()
-    _start_task(_one_at_a_time(session, partial(replay_in_chat, session, run_id)))
+    _start_task(_one_at_a_time(session, partial(replay_in_chat, session, run_id, engine)))
 
 
 async def check_run(run_id: str) -> None:
@@ -212,7 +215,9 @@ async def _wait_for_engine(session: ChatSession, message_id: str) -> None:
 
 
 async def _ask_engine(session: ChatSession, message_id: str) -> None:
-    engine, store, question = backend().engine, backend().store, session.questions[message_id]
+    engines, store, question = backend().engines, backend().store, session.questions[message_id]
+    await engines.look()
+    engine = engines.choose()
     identity = await engine.identity()
     if session.fit_to(identity):
         await _send_settings(session)
@@ -221,9 +226,10 @@ async def _ask_engine(session: ChatSession, message_id: str) -> None:
     recording = record(engine, store, request, chat_id=session.chat_id)
     view = AnswerView(session.lang)
     try:
-        async with view, recording:
-            async for delta in recording:
-                view.feed(delta.text)
+        with engines.using(engine):
+            async with view, recording:
+                async for delta in recording:
+                    view.feed(delta.text)
     except asyncio.CancelledError:
         if recording.run is None:  # the engine had not even begun: no run line will say so
             said = text("end_note.stopped_without_answer", session.lang)

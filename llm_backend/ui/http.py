@@ -26,7 +26,7 @@ from llm_backend.phrases import run_summary, run_warning
 from llm_backend.receipt import EngineFingerprint, GenerationRequest, Receipt, TokenRecord
 from llm_backend.store import StoredComparison
 from llm_backend.strings import Language, catalogue, pick_language, text
-from llm_backend.ui import metrics, proof, views
+from llm_backend.ui import engines, metrics, proof, views
 from llm_backend.ui.backend import backend
 from llm_backend.ui.engine_watch import status_sentence
 from llm_backend.ui.findings import all_outcomes, latest_outcomes, telling_replay
@@ -53,6 +53,7 @@ def add_routes(app: FastAPI) -> None:
     """Serve the routes of this module; what they raise becomes one sentence."""
     app.include_router(router)
     app.include_router(proof.router)
+    app.include_router(engines.router)
     app.add_exception_handler(EncoreError, _refused)
 
 
@@ -65,8 +66,9 @@ async def _refused(_: Request, error: Exception) -> JSONResponse:
 
 @router.get("/healthz")
 async def health() -> dict[str, Any]:
-    """For machines: the app answers, and whether the engine can."""
+    """For machines: the app answers, and whether an engine can."""
     status = await backend().watch.status()
+    members = await backend().engines.look()
     return {
         "app": "ok",
         "version": __version__,
@@ -75,6 +77,7 @@ async def health() -> dict[str, Any]:
             "detail": status.detail,
             "phase": status.phase.key if status.phase else None,
         },
+        "engines": {"configured": len(members), "ready": sum(member.ready for member in members)},
     }
 
 
@@ -146,6 +149,7 @@ async def run(run_id: str, accept_language: AcceptLanguage = None) -> dict[str, 
             lang,
             await asyncio.to_thread(prices, backend().settings),
         ),
+        "engine_number": engines.engine_number(found.engine_url),
         "outcomes": outcomes,
         "telling_replay": telling_replay(outcomes),
     }
