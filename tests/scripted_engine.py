@@ -72,6 +72,8 @@ class Reply:
     """As `fork_at`, for requests that ask for no logprobs: an engine that answers otherwise when watched."""
     cached_tokens: int | None = None
     """`usage.prompt_tokens_details.cached_tokens`; a request with a `cache_salt` gets 0."""
+    answers_after_s: float = 0.0
+    """Silence before even the headers of the answer, as in a queue."""
     raw: tuple[dict[str, Any], ...] | None = None
     """These chunks as they stand instead of anything above, and then [DONE]."""
     prompt_suffix: str = ""
@@ -87,6 +89,8 @@ class Script:
     max_model_len: int = 65536
     health: int = 200
     running: float = 0.0
+    tokenizes: bool = True
+    """Whether `/tokenize` exists."""
     served: int | None = None
     """What the counter of finished requests says; None leaves it out."""
     replies: deque[Reply] = field(default_factory=deque)
@@ -167,6 +171,8 @@ class ScriptedEngine:
         return PlainTextResponse(text)
 
     async def tokenize(self, request: Request) -> Response:
+        if not self.script.tokenizes:
+            return Response(status_code=404)
         return JSONResponse({"count": len(_prompt(await request.json(), ""))})
 
     async def detokenize(self, request: Request) -> Response:
@@ -196,6 +202,8 @@ class ScriptedEngine:
         body, reply, refusal = await self._take(request)
         if refusal:
             return refusal
+        if reply.answers_after_s:
+            await asyncio.sleep(reply.answers_after_s)
         if not body.get("stream"):
             return JSONResponse(await _whole(self._stream(body, reply)))
         return StreamingResponse(self._stream(body, reply), media_type="text/event-stream")

@@ -41,6 +41,10 @@ from llm_backend.receipt import EngineFingerprint, GenerationRequest, Message
 PROBE_TIMEOUT = 5.0
 """Seconds for the small requests (health, version, models, metrics, tokenize)."""
 
+KEPT_S = 2.0
+"""Seconds an idle connection is kept for the next request. uvicorn, and so vLLM, closes them after 5, which
+is httpx's own default, too: a request sent in that very moment failed as if no engine were there."""
+
 _JSON = {"Content-Type": "application/json"}
 
 RUNNING_METRIC = "vllm:num_requests_running"
@@ -74,17 +78,28 @@ class EngineClient:
         self._assigned_manifest = assigned_manifest
         self._stall_timeout = stall_timeout
         self._seen_ready = False
+        # The openai client brings an HTTP library of its own, with classes of the same names.
+        theirs = openai.DEFAULT_CONNECTION_LIMITS
+        openai_limits = type(theirs)(
+            max_connections=theirs.max_connections,
+            max_keepalive_connections=theirs.max_keepalive_connections,
+            keepalive_expiry=KEPT_S,
+        )
         self._openai = AsyncOpenAI(
             base_url=f"{self.url}/v1",
             api_key=api_key or "none",
             max_retries=0,
             timeout=openai.Timeout(stall_timeout, connect=PROBE_TIMEOUT),
             # A proxy variable must not reroute requests meant for this machine's engine.
-            http_client=openai.DefaultAsyncHttpxClient(trust_env=False),
+            http_client=openai.DefaultAsyncHttpxClient(trust_env=False, limits=openai_limits),
         )
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._http = httpx.AsyncClient(
-            base_url=self.url, headers=headers, timeout=PROBE_TIMEOUT, trust_env=False
+            base_url=self.url,
+            headers=headers,
+            timeout=PROBE_TIMEOUT,
+            limits=httpx.Limits(max_keepalive_connections=20, keepalive_expiry=KEPT_S),
+            trust_env=False,
         )
 
     async def __aenter__(self) -> Self:

@@ -230,6 +230,11 @@ async def _ask_engine(session: ChatSession, message_id: str) -> None:
             async with view, recording:
                 async for delta in recording:
                     view.feed(delta.text)
+    except asyncio.CancelledError:
+        if recording.run is None:  # the engine had not even begun: no run line will say so
+            said = text("end_note.stopped_without_answer", session.lang)
+            await asyncio.shield(backend().start(show_problem(said, session.lang, retry=message_id)))
+        raise
     finally:
         shown = _show_result(session, message_id, view, recording, sampling.max_tokens)
         # Stop pressed in the very last moment must not take the run line away.

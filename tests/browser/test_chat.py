@@ -122,7 +122,7 @@ def change_settings(page: Page, **values: str) -> None:
     page.get_by_role("button", name=re.compile("Confirm|确认")).click()
 
 
-@pytest.mark.parametrize("typed", ["1.5", "abc", "9223372036854775808", "-1"])
+@pytest.mark.parametrize("typed", ["", "1.5", "1e3", "abc", "9223372036854775808", "-1"])
 def test_a_bad_seed_is_refused_with_its_range_and_the_old_one_stays(
     app_url: str, open_page: Open, engine_script: Script, typed: str
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import pytest
@@ -12,6 +13,7 @@ from scripted_engine import Reply, Script, tokenize
 from llm_backend.altered import with_seed, without_logprobs, without_stream
 from llm_backend.compare import Verdict
 from llm_backend.diagnose import Cause
+from llm_backend.engine import client as client_module
 from llm_backend.engine.client import EngineClient
 from llm_backend.engine.manifest import Manifest, write_manifest
 from llm_backend.errors import (
@@ -239,6 +241,19 @@ async def test_too_long_is_refused_before_sending_with_the_real_numbers(engine, 
     await ask(engine, store, request("x", max_tokens=20))
 
 
+async def test_an_engine_that_cannot_count_refuses_itself_and_its_limit_is_said(
+    engine, store, engine_script: Script
+) -> None:
+    """RC-47: the limit is the engine's own; the numbers in its message may be other ones."""
+    engine_script.tokenizes, engine_script.max_model_len = False, 4096
+    said = "This model's maximum context length is 1024 tokens. However, you requested 9096 tokens."
+    engine_script.enqueue(Reply(status=400, error=said))
+    with pytest.raises(PromptTooLong, match="context holds 4,096 in all") as caught:
+        await ask(engine, store, request("x " * 3000, max_tokens=4096))
+    assert "1024" not in caught.value.diagnostics()
+    assert await store.runs() == []
+
+
 async def test_a_refusal_is_a_sentence_without_json(engine, store, engine_script: Script) -> None:
     engine_script.enqueue(Reply(status=400, error="Requested sample logprobs of 10 > max allowed: 5"))
     with pytest.raises(EngineRejected, match="Requested sample logprobs of 10") as caught:
@@ -261,6 +276,38 @@ async def test_nothing_listening_is_unreachable(store) -> None:
         assert (await nowhere.state()).kind == "unreachable"
         with pytest.raises(EngineUnreachable, match=r"127\.0\.0\.1:9"):
             await ask(nowhere, store)
+
+
+@pytest.mark.parametrize(("kept", "connections"), [(0.01, 2), (60.0, 1)])
+async def test_a_connection_the_engine_may_be_closing_is_not_used_again(
+    monkeypatch: pytest.MonkeyPatch, kept: float, connections: int
+) -> None:
+    """RC-46: it would fail as if no engine were there, in the one moment when it is being closed."""
+    assert client_module.KEPT_S < 5, "uvicorn's timeout_keep_alive, which vLLM keeps"
+    monkeypatch.setattr(client_module, "KEPT_S", kept)
+    opened = closed = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal opened, closed
+        opened += 1
+        with suppress(asyncio.IncompleteReadError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        writer.close()
+        await writer.wait_closed()
+        closed += 1
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with EngineClient(f"http://127.0.0.1:{port}") as engine:
+        assert await engine.running() is None
+        await asyncio.sleep(0.05)
+        assert await engine.running() is None
+    server.close()
+    async with asyncio.timeout(5):
+        while closed < opened:
+            await asyncio.sleep(0)
+    assert opened == connections
 
 
 async def test_a_core_that_died_is_not_ready(engine, store, engine_script) -> None:

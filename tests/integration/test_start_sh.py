@@ -509,6 +509,9 @@ def test_a_dying_engine_shows_its_last_lines_and_its_exit_code(
     assert done.returncode == int(code)
     assert f"exit code {code}" in done.stderr
     assert str(checkout.log) in done.stderr
+    header, first, *_ = checkout.log.read_text().splitlines()[::2]
+    assert re.fullmatch(r"Encore start \S+ at \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", header)
+    assert re.match(r"INFO \d\d-\d\d \d\d:\d\d:\d\d ", first)
     order = ["Loading safetensors: 100%", "ValueError: no such weights", "last line on stdout"]
     places = [done.stderr.index(line) for line in order]
     assert places == sorted(places)

@@ -231,6 +231,21 @@ class TestEndings:
         await ask("1+1?")
         assert chat.answers()[-1] == "2"
 
+    async def test_stopping_while_the_engine_has_not_begun_offers_the_question_again(
+        self, chat: Chat, engine_script: Script, backend: Backend
+    ) -> None:
+        """RC-33: in an engine's queue, before there is anything to keep."""
+        engine_script.enqueue(Reply(answers_after_s=60), Reply(text="2"))
+        task = asyncio.create_task(ask("1+1?"))
+        await until(lambda: engine_script.bodies)
+        await stop(task)
+        assert chat.problems() == ["Stopped before there was an answer."]
+        assert await backend.store.runs() == []
+        question = chat.actions("retry")[0]["payload"]["message"]
+        await handlers.retry(question)
+        await until(lambda: chat.news("run"))
+        assert chat.answers()[-1] == "2"
+
     async def test_a_stopped_run_is_replayed_and_compared_over_its_length(
         self, chat: Chat, engine_script: Script, backend: Backend
     ) -> None:

@@ -275,6 +275,7 @@ class TestProof:
     async def test_turns_grey_when_another_engine_runs(
         self, client: httpx.AsyncClient, backend: Backend, run: Run, engine_script: Script
     ) -> None:
+        """RC-08: what differs is said before anything is replayed."""
         await replay(backend.engine, backend.store, run, chat_id="chat")
         engine_script.version = "9.9.9"
         found = await self.proof(client, run)
