@@ -87,6 +87,7 @@ class Script:
     max_model_len: int = 65536
     health: int = 200
     running: float = 0.0
+    waiting: float = 0.0
     served: int | None = None
     """What the counter of finished requests says; None leaves it out."""
     replies: deque[Reply] = field(default_factory=deque)
@@ -153,10 +154,12 @@ class ScriptedEngine:
         return JSONResponse({"object": "list", "data": [model]})
 
     async def metrics(self, _: Request) -> Response:
-        running = self.script.running + self.script.in_flight
+        running, waiting = self.script.running + self.script.in_flight, self.script.waiting
         text = (
             "# TYPE vllm:num_requests_running gauge\n"
             f'vllm:num_requests_running{{engine="0",model_name="{self.script.model}"}} {running}\n'
+            "# TYPE vllm:num_requests_waiting gauge\n"
+            f'vllm:num_requests_waiting{{engine="0",model_name="{self.script.model}"}} {waiting}\n'
         )
         if self.script.served is not None:
             text += (

@@ -178,6 +178,8 @@ async def _one_at_a_time(
     async with reporting(session.lang, retry=retry):
         if session.busy:
             raise EncoreError(text("problem.busy", session.lang))
+        if backend().draining:
+            raise EncoreError(text("health.stopping", session.lang))
         task = asyncio.current_task()
         assert task is not None
         # Chainlit forgets this for edited messages and for actions, and Stop would do nothing.

@@ -64,11 +64,15 @@ async def _refused(_: Request, error: Exception) -> JSONResponse:
 
 
 @router.get("/healthz")
-async def health() -> dict[str, Any]:
-    """For machines: the app answers, and whether the engine can."""
-    status = await backend().watch.status()
-    return {
-        "app": "ok",
+async def health(accept_language: AcceptLanguage = None) -> JSONResponse:
+    """For machines: 200 when a question asked now would be answered, else 503 and what is wrong."""
+    lang, draining = pick_language(accept_language), backend().draining
+    found = await backend().health.look(lang)
+    status = found.status
+    document = {
+        "app": "stopping" if draining else "ok",
+        "ready": found.ready and not draining,
+        "problem": text("health.stopping", lang) if draining else found.sentence,
         "version": __version__,
         "engine": {
             "kind": status.kind,
@@ -76,6 +80,7 @@ async def health() -> dict[str, Any]:
             "phase": status.phase.key if status.phase else None,
         },
     }
+    return JSONResponse(document, 200 if document["ready"] else 503, headers={"Cache-Control": "no-store"})
 
 
 @router.get("/status")
@@ -103,7 +108,13 @@ async def _is_demo() -> bool:
 
 @router.get("/metrics")
 async def metrics_page() -> Response:
-    return Response(metrics.exposition(), media_type="text/plain; version=0.0.4")
+    parts = backend()
+    status = await parts.watch.status()
+    running = waiting = None
+    if status.ready:
+        running, waiting = await asyncio.gather(parts.engine.running(), parts.engine.waiting())
+    page = metrics.exposition(active=parts.active, state=status.kind, running=running, waiting=waiting)
+    return Response(page, media_type="text/plain; version=0.0.4")
 
 
 @router.get("/strings")
