@@ -35,8 +35,8 @@ COMPILE = $(UV) pip compile --quiet --no-annotate --no-header --generate-hashes 
 	--python-platform x86_64-unknown-linux-gnu
 
 lock:
-	$(COMPILE) pyproject.toml locks/build.in -o locks/app.lock
-	$(COMPILE) pyproject.toml locks/build.in --extra test --constraint locks/app.lock -o locks/test.lock
+	$(COMPILE) pyproject.toml locks/build.in --extra postgres -o locks/app.lock
+	$(COMPILE) pyproject.toml locks/build.in --extra postgres --extra test --constraint locks/app.lock -o locks/test.lock
 	$(COMPILE) locks/engine-cpu.in --override locks/engine-cpu.overrides \
 		--no-emit-package torch --find-links $(TORCH_CPU) -o locks/engine-cpu.lock
 	$(COMPILE) locks/engine-cuda.in -o locks/engine-cuda.lock

@@ -48,7 +48,7 @@ async def on_window_message(data: object) -> None:
 
 @cl.action_callback(handlers.REPLAY)
 async def on_replay(action: cl.Action) -> None:
-    await handlers.replay_run(str(action.payload.get("run")))
+    await handlers.replay_run(str(action.payload.get("run")), action.payload.get("engine"))
 
 
 @cl.action_callback(handlers.CHECK)

@@ -9,6 +9,7 @@ from pathlib import Path
 from llm_backend.check import Calibrations
 from llm_backend.config import Settings
 from llm_backend.engine.client import EngineClient
+from llm_backend.engine_pool import EnginePool
 from llm_backend.errors import ReceiptInvalid
 from llm_backend.receipt import Receipt, parse_receipt
 from llm_backend.store import Run, Store
@@ -17,12 +18,19 @@ from llm_backend.store import Run, Store
 def open_engine(settings: Settings, url: str | None = None) -> EngineClient:
     """The engine at `url`, or the configured one; close it, or use it in `async with`."""
     key = settings.api_key.get_secret_value() if settings.api_key else None
+    address = (url or settings.urls()[0]).rstrip("/").removesuffix("/v1")
     return EngineClient(
-        (url or settings.urls()[0]).rstrip("/").removesuffix("/v1"),
+        address,
         api_key=key,
         manifest_file=settings.manifest_file,
+        assigned_manifest=settings.assigned_manifest(address),
         stall_timeout=settings.stall_timeout,
     )
+
+
+def open_engines(settings: Settings) -> EnginePool:
+    """All configured engines; use it in `async with`."""
+    return EnginePool([open_engine(settings, url) for url in settings.urls()])
 
 
 def open_calibrations(settings: Settings) -> Calibrations:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from llm_backend.errors import SettingsError
@@ -38,6 +38,8 @@ class Settings(BaseSettings):
     app_port: Annotated[int, Field(ge=1, le=65535)] = 8000
     engine_port: Annotated[int, Field(ge=1, le=65535)] = 8100
     engine_urls: Annotated[tuple[str, ...], NoDecode] = ()
+    engine_manifests: Annotated[tuple[str, ...], NoDecode] = ()
+    """Launch manifests of the engines in `engine_urls`, in their order; "" where there is none."""
     database_url: str | None = None
     api_key: SecretStr | None = None
     auth_secret: SecretStr | None = None
@@ -74,6 +76,19 @@ class Settings(BaseSettings):
             raise ValueError("a path such as /math is wanted: letters, digits and . _ ~ - between slashes")
         return f"/{path}" if path else ""
 
+    @field_validator("engine_manifests", mode="before")
+    @classmethod
+    def _split_manifests(cls, value: object) -> object:
+        return tuple(path.strip() for path in value.split(",")) if isinstance(value, str) else value
+
+    @field_validator("engine_manifests")
+    @classmethod
+    def _one_per_engine(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        engines = len(info.data.get("engine_urls", ()))
+        if len(value) > engines:
+            raise ValueError(f"{len(value)} manifests for {engines} engines in ENCORE_ENGINE_URLS")
+        return value
+
     @field_validator("seed")
     @classmethod
     def _refuse_unset_seed(cls, value: int) -> int:
@@ -85,6 +100,13 @@ class Settings(BaseSettings):
         """OpenAI-compatible base URLs without the trailing `/v1`, first one is the default."""
         given = tuple(url.removesuffix("/v1") for url in self.engine_urls)
         return given or (f"http://127.0.0.1:{self.engine_port}",)
+
+    def assigned_manifest(self, url: str) -> Path | None:
+        """The manifest that `engine_manifests` gives to the engine at `url`."""
+        for engine, manifest in zip(self.urls(), self.engine_manifests, strict=False):
+            if engine == url and manifest:
+                return ROOT / manifest
+        return None
 
     def database(self) -> str:
         """SQLAlchemy async URL; SQLite under `data_dir` unless set."""

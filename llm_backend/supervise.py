@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -121,11 +121,17 @@ def sole_supervisor(lock: Path, part: str) -> Iterator[None]:
             file.truncate(0)
 
 
+SILENCE = 30.0
+"""Seconds after which a phase that goes on is said again where lines cannot be updated."""
+
+
 class Progress:
-    """The phase and the seconds so far: one line that updates on a terminal, else a line per phase."""
+    """The phase and the seconds so far: one line that updates on a terminal, else a line per phase and
+    one every `SILENCE` seconds."""
 
     def __init__(self) -> None:
         self._shown = ""
+        self._said_at = 0.0
         self._tty = sys.stderr.isatty()
 
     def __call__(self, phase: Phase, seconds: float) -> None:
@@ -133,21 +139,27 @@ class Progress:
         if self._tty:
             text = f"{words}… {seconds:.0f} s"
             if text != self._shown:
-                print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+                _write(f"\r\033[K{text}")
                 self._shown = text
-        elif words != self._shown:
+        elif words != self._shown or seconds - self._said_at >= SILENCE:
             say(f"{words}… {seconds:.0f} s")
-            self._shown = words
+            self._shown, self._said_at = words, seconds
 
     def done(self) -> None:
         """Clear the updating line."""
         if self._tty and self._shown:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+            _write("\r\033[K")
 
 
 def say(text: str) -> None:
     """One line for people."""
-    print(text, file=sys.stderr, flush=True)
+    _write(f"{text}\n")
+
+
+def _write(text: str) -> None:
+    # The terminal may have been closed (HUP): nobody reads this, and the children must be ended all the same.
+    with suppress(OSError):
+        print(text, end="", file=sys.stderr, flush=True)
 
 
 def ask_to_end(process: Owned, deadline: float) -> None:

@@ -15,6 +15,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 # Chainlit writes its config into the app root on import; keep that out of the checkout.
 os.environ.setdefault("CHAINLIT_APP_ROOT", tempfile.mkdtemp(prefix="encore-chainlit-"))
 
+from databases import Database, new_postgres_database, skip_without_postgres
+from postgres_server import find_binaries, running_postgres
 from scripted_engine import Script, ScriptedEngine, serving
 
 from llm_backend.engine.client import EngineClient
@@ -50,3 +52,23 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     store = await Store.open(f"sqlite+aiosqlite:///{tmp_path / 'encore.db'}")
     yield store
     await store.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """HOST:PORT of a real PostgreSQL server, started once."""
+    skip_without_postgres()
+    binaries = find_binaries()
+    assert binaries is not None
+    with running_postgres(binaries) as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
+    """A new database of either kind: what holds for one must hold for the other."""
+    if request.param == "sqlite":
+        yield Database(f"sqlite+aiosqlite:///{tmp_path / 'new folder' / '数据.db'}")
+        return
+    async with new_postgres_database(request.getfixturevalue("postgres_server")) as created:
+        yield created

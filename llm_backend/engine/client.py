@@ -66,10 +66,14 @@ class EngineClient:
         *,
         api_key: str | None = None,
         manifest_file: Path | None = None,
+        assigned_manifest: Path | None = None,
         stall_timeout: float = 300.0,
     ) -> None:
+        """`manifest_file` is this machine's and counts if it names `url`; `assigned_manifest` belongs to
+        the engine at `url` by the deployer's word, whatever address its own machine calls it by."""
         self.url = url.rstrip("/")
         self._manifest_file = manifest_file
+        self._assigned_manifest = assigned_manifest
         self._stall_timeout = stall_timeout
         self._seen_ready = False
         self.generated_at = float("-inf")
@@ -121,6 +125,8 @@ class EngineClient:
         return process is not None and process.alive()
 
     def _manifest(self) -> Manifest | None:
+        if self._assigned_manifest is not None:
+            return read_manifest(self._assigned_manifest)
         manifest = read_manifest(self._manifest_file) if self._manifest_file else None
         return manifest if manifest is not None and manifest.url.rstrip("/") == self.url else None
 

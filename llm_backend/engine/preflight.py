@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import ipaddress
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import httpx
 
 from llm_backend.engine.gpu import Gpu
 from llm_backend.engine.model import weight_files
@@ -18,6 +20,9 @@ MIN_CAPABILITY = (8, 0)
 
 WORKING_BYTES = 2 * 1024**3
 """Activations and CUDA graphs beside weights and KV cache; 1.3 + 0.8 GiB measured for Phi-4-mini."""
+
+HUB_TIMEOUT = 4.0
+"""Seconds to wait for the model hub before it counts as out of reach."""
 
 _GIB = 1024**3
 
@@ -71,6 +76,21 @@ def check_log(log: Path) -> None:
         raise LaunchError(
             f"The log {log} cannot be written: {error.strerror}.",
             "Correct its permissions, or set ENCORE_LOG_FILE to another file.",
+        ) from None
+
+
+def check_hub(name: str, environ: Mapping[str, str]) -> None:
+    """Refuse a model that has to be fetched from a hub that does not answer: the engine would try for
+    minutes and then die with a long trace."""
+    hub = environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    try:
+        # Any answer will do; the engine itself asks with its own token.
+        httpx.head(f"{hub}/{name}", timeout=HUB_TIMEOUT)
+    except (httpx.HTTPError, httpx.InvalidURL):
+        raise LaunchError(
+            f"{name} is not on this machine, and the model hub {hub} does not answer.",
+            "Connect to the network, set HF_ENDPOINT to a hub that can be reached, or point ENCORE_MODEL at "
+            "a folder with the weights.",
         ) from None
 
 

@@ -36,6 +36,8 @@ def prepare(settings: Settings, *, host: str, environ: Mapping[str, str], say: S
     device = choose_device(settings, gpus)
     context = settings.max_model_len or DEFAULT_CONTEXT[device]
     found = chosen_model(settings, device, environ)
+    if found is not None and found.folder is None:
+        preflight.check_hub(found.name, environ)
     if device == "cuda":
         folder = found.folder if found else None
         preflight.check_gpu(gpus, folder, context, settings.gpu_memory_utilization)

@@ -391,7 +391,9 @@ class Store:
         if neighbours is not None:
             ended["neighbours"] = neighbours
         async with self._write() as connection:
-            if not await connection.scalar(select(RunRow.id).where(RunRow.id == run_id, allowed)):
+            # The lock on the row makes another process that ends the same run wait, and then find it ended.
+            ending = select(RunRow.id).where(RunRow.id == run_id, allowed).with_for_update()
+            if not await connection.scalar(ending):
                 return None
             await insert_receipt(connection, row)
             await connection.execute(update(RunRow).where(RunRow.id == run_id).values(ended))

@@ -1,4 +1,4 @@
-"""What all chats of this process share: settings, store and engine. Nothing about any one chat.
+"""What all chats of this process share: settings, store and engines. Nothing about any one chat.
 
 `server.py` opens it with the application and closes it after the last run has been stored.
 """
@@ -12,13 +12,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from llm_backend.access import open_engine, open_store
+from llm_backend.access import open_engines, open_store
 from llm_backend.config import Settings
 from llm_backend.engine.client import EngineClient
+from llm_backend.engine_pool import EnginePool
 from llm_backend.record import APP_STOPPED
 from llm_backend.store import Store
 from llm_backend.ui.engine_watch import EngineWatch
 from llm_backend.ui.health import HealthCheck
+from llm_backend.ui.queueing import Line
 
 log = logging.getLogger(__name__)
 
@@ -29,10 +31,11 @@ class Backend:
 
     settings: Settings
     store: Store
-    engine: EngineClient
+    engines: EnginePool
     watch: EngineWatch
     health: HealthCheck
     _work: set[asyncio.Task[None]] = field(default_factory=set)
+    _lines: dict[str, Line] = field(default_factory=dict)
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -51,6 +54,15 @@ class Backend:
         if self._work:
             log.info("stopping: waiting for work", extra={"active": len(self._work), "seconds": seconds})
             await asyncio.wait(tuple(self._work), timeout=seconds)
+
+    @property
+    def engine(self) -> EngineClient:
+        """Where the next request goes; ask again for each."""
+        return self.engines.choose()
+
+    def line(self, engine: EngineClient) -> Line:
+        """The questions waiting for `engine`."""
+        return self._lines.setdefault(engine.url, Line(engine))
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `work` beside the request that asked for it; stopped, not lost, when the app closes."""
@@ -85,10 +97,10 @@ def backend() -> Backend:
 async def running_backend(settings: Settings) -> AsyncIterator[Backend]:
     """Open everything; runs that an earlier process left unfinished become interrupted ones."""
     global _running
-    async with open_store(settings) as store, open_engine(settings) as engine:
+    async with open_store(settings) as store, open_engines(settings) as engines:
         await store.recover()
-        watch = EngineWatch(engine, settings.log_file)
-        _running = Backend(settings, store, engine, watch, HealthCheck(engine, watch))
+        watch = EngineWatch(engines, settings.log_file)
+        _running = Backend(settings, store, engines, watch, HealthCheck(engines, watch))
         try:
             yield _running
             await _running.health.close()

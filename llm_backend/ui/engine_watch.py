@@ -1,4 +1,4 @@
-"""Whether the engine can answer now, and what it is doing if it cannot.
+"""Whether an engine can answer now, and what the first one is doing if none can.
 
 Many pages ask at once; the engine is asked at most once a second.
 """
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from llm_backend.engine.client import EngineClient
 from llm_backend.engine.phase import Phase, phase_of, tail
+from llm_backend.engine_pool import EnginePool
 from llm_backend.strings import Language, text
 
 MAX_AGE_S = 1.0
@@ -42,8 +42,8 @@ class EngineStatus:
 class EngineWatch:
     """Shared by all chats; see `status` and `until_ready`."""
 
-    def __init__(self, engine: EngineClient, log_file: Path) -> None:
-        self._engine = engine
+    def __init__(self, engines: EnginePool, log_file: Path) -> None:
+        self._engines = engines
         self._log_file = log_file
         self._lock = asyncio.Lock()
         self._known = EngineStatus("unreachable")
@@ -64,7 +64,7 @@ class EngineWatch:
             await asyncio.sleep(MAX_AGE_S)
 
     async def _look(self) -> EngineStatus:
-        state = await self._engine.state()
+        state = await self._engines.state()
         if state.kind == "ready":
             return EngineStatus("ready")
         written = await asyncio.to_thread(_last_written, self._log_file)

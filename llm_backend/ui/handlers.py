@@ -25,6 +25,7 @@ from llm_backend.ui.backend import backend
 from llm_backend.ui.engine_watch import status_sentence
 from llm_backend.ui.problems import reporting, show_problem
 from llm_backend.ui.prose import readable_prose
+from llm_backend.ui.queueing import place_shown
 from llm_backend.ui.replaying import check_in_chat, read_plan, repeat_in_chat, replay_in_chat
 from llm_backend.ui.session import ChatSession, current_session, start_session
 from llm_backend.ui.settings_form import read_form, widgets
@@ -69,10 +70,13 @@ async def retry(message_id: str) -> None:
         _start_task(_ask(session, message_id))
 
 
-async def replay_run(run_id: str) -> None:
-    """Replay a recorded run, beside the request that asked for it: it may take longer than HTTP allows."""
+async def replay_run(run_id: str, engine: object = None) -> None:
+    """Replay a recorded run, beside the request that asked for it: it may take longer than HTTP allows.
+
+    `engine`: the number of the engine to replay on, where someone chose one.
+    """
     session = _session()
-    _start_task(_one_at_a_time(session, partial(replay_in_chat, session, run_id)))
+    _start_task(_one_at_a_time(session, partial(replay_in_chat, session, run_id, engine)))
 
 
 async def check_run(run_id: str) -> None:
@@ -214,7 +218,9 @@ async def _wait_for_engine(session: ChatSession, message_id: str) -> None:
 
 
 async def _ask_engine(session: ChatSession, message_id: str) -> None:
-    engine, store, question = backend().engine, backend().store, session.questions[message_id]
+    engines, store, question = backend().engines, backend().store, session.questions[message_id]
+    await engines.look()
+    engine = engines.choose()
     identity = await engine.identity()
     if session.fit_to(identity):
         await _send_settings(session)
@@ -223,9 +229,16 @@ async def _ask_engine(session: ChatSession, message_id: str) -> None:
     recording = record(engine, store, request, chat_id=session.chat_id)
     view = AnswerView(session.lang)
     try:
-        async with view, recording:
-            async for delta in recording:
-                view.feed(delta.text)
+        with engines.using(engine):
+            async with (
+                view,
+                backend().line(engine).place(identity.max_num_seqs) as place,
+                place_shown(place, session.lang) as begun,
+                recording,
+            ):
+                async for delta in recording:
+                    begun()
+                    view.feed(delta.text)
     finally:
         shown = _show_result(session, message_id, view, recording, sampling.max_tokens)
         # Stop pressed in the very last moment must not take the run line away.

@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-from llm_backend.engine.client import EngineClient
+from llm_backend.engine_pool import EnginePool
 from llm_backend.errors import EngineError
 from llm_backend.strings import Language, text
 from llm_backend.ui.engine_watch import EngineStatus, EngineWatch, status_sentence
@@ -40,8 +40,8 @@ class Health:
 class HealthCheck:
     """Shared by everything that asks; see the module's docstring."""
 
-    def __init__(self, engine: EngineClient, watch: EngineWatch) -> None:
-        self._engine = engine
+    def __init__(self, engines: EnginePool, watch: EngineWatch) -> None:
+        self._engines = engines
         self._watch = watch
         self._trial: asyncio.Task[None] | None = None
         self._tried_at = float("-inf")
@@ -52,7 +52,9 @@ class HealthCheck:
         status = await self._watch.status()
         if not status.ready:
             self._failure = None  # what comes back has its proof still to give
-            self._tried_at = self._engine.generated_at = float("-inf")
+            self._tried_at = float("-inf")
+            for member in self._engines.members:
+                member.client.generated_at = float("-inf")
             return Health(False, status, status_sentence(status, lang))
         if self._proved():
             return Health(True, status)
@@ -74,7 +76,10 @@ class HealthCheck:
             await asyncio.gather(self._trial, return_exceptions=True)
 
     def _proved(self) -> bool:
-        return time.monotonic() - self._engine.generated_at < PROOF_S
+        now = time.monotonic()
+        return any(
+            now - member.client.generated_at < PROOF_S for member in self._engines.members if member.ready
+        )
 
     def _trying(self) -> float:
         return time.monotonic() - self._tried_at
@@ -82,7 +87,7 @@ class HealthCheck:
     async def _try(self) -> None:
         self._tried_at = time.monotonic()
         try:
-            await self._engine.generate_one(TRIAL_S)
+            await self._engines.choose().generate_one(TRIAL_S)
             self._failure = None
         except EngineError as error:
             self._failure = error

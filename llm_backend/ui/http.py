@@ -26,7 +26,7 @@ from llm_backend.phrases import run_summary, run_warning
 from llm_backend.receipt import EngineFingerprint, GenerationRequest, Receipt, TokenRecord
 from llm_backend.store import StoredComparison
 from llm_backend.strings import Language, catalogue, pick_language, text
-from llm_backend.ui import metrics, proof, views
+from llm_backend.ui import engines, metrics, proof, views
 from llm_backend.ui.backend import backend
 from llm_backend.ui.engine_watch import status_sentence
 from llm_backend.ui.findings import all_outcomes, latest_outcomes, telling_replay
@@ -53,6 +53,7 @@ def add_routes(app: FastAPI) -> None:
     """Serve the routes of this module; what they raise becomes one sentence."""
     app.include_router(router)
     app.include_router(proof.router)
+    app.include_router(engines.router)
     app.add_exception_handler(EncoreError, _refused)
 
 
@@ -68,7 +69,7 @@ async def health(accept_language: AcceptLanguage = None) -> JSONResponse:
     """For machines: 200 when a question asked now would be answered, else 503 and what is wrong."""
     lang, draining = pick_language(accept_language), backend().draining
     found = await backend().health.look(lang)
-    status = found.status
+    status, members = found.status, await backend().engines.look()
     document = {
         "app": "stopping" if draining else "ok",
         "ready": found.ready and not draining,
@@ -79,6 +80,7 @@ async def health(accept_language: AcceptLanguage = None) -> JSONResponse:
             "detail": status.detail,
             "phase": status.phase.key if status.phase else None,
         },
+        "engines": {"configured": len(members), "ready": sum(member.ready for member in members)},
     }
     return JSONResponse(document, 200 if document["ready"] else 503, headers={"Cache-Control": "no-store"})
 
@@ -110,11 +112,16 @@ async def _is_demo() -> bool:
 async def metrics_page() -> Response:
     parts = backend()
     status = await parts.watch.status()
-    running = waiting = None
-    if status.ready:
-        running, waiting = await asyncio.gather(parts.engine.running(), parts.engine.waiting())
+    ready = [member.client for member in parts.engines.members if member.ready]
+    running = _sum_known(await asyncio.gather(*(engine.running() for engine in ready)))
+    waiting = _sum_known(await asyncio.gather(*(engine.waiting() for engine in ready)))
     page = metrics.exposition(active=parts.active, state=status.kind, running=running, waiting=waiting)
     return Response(page, media_type="text/plain; version=0.0.4")
+
+
+def _sum_known(counts: list[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 @router.get("/strings")
@@ -157,6 +164,7 @@ async def run(run_id: str, accept_language: AcceptLanguage = None) -> dict[str, 
             lang,
             await asyncio.to_thread(prices, backend().settings),
         ),
+        "engine_number": engines.engine_number(found.engine_url),
         "outcomes": outcomes,
         "telling_replay": telling_replay(outcomes),
     }

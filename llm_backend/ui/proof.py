@@ -88,5 +88,5 @@ async def _now(run: Run, recorded: EngineFingerprint) -> EngineNow:
     live = None
     if (await backend().watch.status()).ready:
         with suppress(EngineError):
-            live = await backend().engine.identity()
+            live = await backend().engines.choose(run.engine_url).identity()
     return compare_engines(recorded, live, seeded=run.greedy or run.seed is not None)

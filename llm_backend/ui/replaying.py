@@ -15,10 +15,12 @@ from typing import Any, Literal, Self
 
 from llm_backend.access import open_calibrations
 from llm_backend.check import check
+from llm_backend.engine.client import EngineClient
 from llm_backend.errors import EncoreError
 from llm_backend.load import MOST_NEIGHBOURS
 from llm_backend.repeat import Repetition
 from llm_backend.replay import replay
+from llm_backend.run import Run
 from llm_backend.strings import Language, duration, text
 from llm_backend.tally import Progress, RepeatReport, Shape
 from llm_backend.ui import metrics, panel
@@ -79,9 +81,19 @@ class Teller:
         return 1
 
 
-async def replay_in_chat(session: ChatSession, run_id: str) -> None:
-    """Replay `run_id` once; raises what `replay` raises."""
+async def _engine_for(reference: Run, number: object = None) -> EngineClient:
+    """The engine with `number` where someone chose one, else the one that served the run, if it is there."""
+    engines = backend().engines
+    if number is not None:
+        return engines.numbered(number)
+    await engines.look()
+    return engines.choose(reference.engine_url)
+
+
+async def replay_in_chat(session: ChatSession, run_id: str, engine_number: object = None) -> None:
+    """Replay `run_id` once; raises what `replay` raises, and `EncoreError` for an engine there is not."""
     reference = await backend().store.run(run_id)
+    engine = await _engine_for(reference, engine_number)
     lang = session.lang
     async with Teller(run_id, "replay", lang, text("working.begin.replay", lang)) as teller:
 
@@ -89,14 +101,15 @@ async def replay_in_chat(session: ChatSession, run_id: str) -> None:
             said = text("working.replay", lang, done=done, recorded=recorded)
             teller.at(min(1.0, done / max(1, recorded)), said)
 
-        result = await replay(
-            backend().engine,
-            backend().store,
-            reference,
-            chat_id=session.chat_id,
-            on_tokens=on_tokens,
-            calibrations=open_calibrations(backend().settings),
-        )
+        with backend().engines.using(engine):
+            result = await replay(
+                engine,
+                backend().store,
+                reference,
+                chat_id=session.chat_id,
+                on_tokens=on_tokens,
+                calibrations=open_calibrations(backend().settings),
+            )
         teller.comparison, teller.kept = result.comparison_id, True
     metrics.count_run(result.run)
     metrics.count_comparison(result.comparison, result.run)
@@ -130,6 +143,7 @@ def _whole(number: object, least: int, most: int) -> bool:
 async def repeat_in_chat(session: ChatSession, plan: Plan) -> None:
     """Replay a run many times; what was measured when it is stopped or breaks off is kept."""
     reference = await backend().store.run(plan.run_id)
+    engine = await _engine_for(reference)
     lang = session.lang
     key = "working.begin.among" if plan.neighbours else "working.begin.repeat"
     begin = text(key, lang, times=plan.times, neighbours=plan.neighbours)
@@ -143,7 +157,7 @@ async def repeat_in_chat(session: ChatSession, plan: Plan) -> None:
             teller.at(share, said)
 
         repetition = Repetition(
-            backend().engine,
+            engine,
             backend().store,
             reference,
             times=plan.times,
@@ -154,7 +168,8 @@ async def repeat_in_chat(session: ChatSession, plan: Plan) -> None:
             calibrations=open_calibrations(backend().settings),
         )
         try:
-            await repetition.run()
+            with backend().engines.using(engine):
+                await repetition.run()
         finally:
             teller.kept = bool(repetition.report.steps)
             await asyncio.shield(backend().start(_count(repetition.report)))
@@ -171,6 +186,7 @@ async def _count(report: RepeatReport) -> None:
 async def check_in_chat(session: ChatSession, run_id: str) -> None:
     """Have the engine score a recorded run, and keep its verdict; raises what `check` raises."""
     recorded = await backend().store.receipt_of(run_id)
+    engine = await _engine_for(await backend().store.run(run_id))
     lang = session.lang
     async with Teller(run_id, "check", lang, text("working.begin.check", lang)) as teller:
 
@@ -178,7 +194,8 @@ async def check_in_chat(session: ChatSession, run_id: str) -> None:
             teller.at(done / total if done else None, text(f"working.{stage}", lang, done=done, total=total))
 
         calibrations = open_calibrations(backend().settings)
-        result = await check(backend().engine, recorded, calibrations, on_progress=on_progress)
+        with backend().engines.using(engine):
+            result = await check(engine, recorded, calibrations, on_progress=on_progress)
         await backend().store.add_finding(run_id, result)
         teller.kept = True
     metrics.count_check(result.verdict)

@@ -61,12 +61,13 @@ async def verify_in_chat(backend: Backend, lang: Language, *, full: bool) -> Non
     if _one_at_a_time.locked():
         raise EncoreError(text("verify.chat.busy", lang))
     async with _one_at_a_time:
-        identity = await backend.engine.identity()
+        engine = backend.engine
+        identity = await engine.identity()
         message = cl.Message(content=text("verify.chat.begun", lang))
         await message.send()
         progress = _Progress(message, lang)
         acceptance = Acceptance(
-            backend.engine,
+            engine,
             backend.store,
             _plan(identity, full=full),
             identity,
@@ -75,7 +76,8 @@ async def verify_in_chat(backend: Backend, lang: Language, *, full: bool) -> Non
         )
         try:
             async with progress.pacer:
-                await acceptance.run()
+                with backend.engines.using(engine):
+                    await acceptance.run()
         finally:
             ended = _finish(message, backend.settings, acceptance.report, lang)
             # Stop pressed in the very last moment must not take the report away.

@@ -50,8 +50,12 @@ _STRIP = (
 )
 """The engine facts that are always in sight; the rest unfolds."""
 
-_ALWAYS_SHOWN = ("seed", "temperature", "top_p", "top_k", "min_p", "max_tokens", "top_logprobs")
-"""Sampling settings people set; the others are shown only when they differ from neutral."""
+_ALWAYS_SHOWN = (
+    *("seed", "temperature", "top_p", "top_k", "min_p", "repetition_penalty"),
+    *("max_tokens", "top_logprobs"),
+)
+"""Sampling settings people set, and the penalty that models' own defaults like to bring; the others are
+shown only when they differ from neutral."""
 
 
 def run_item(run: Run, lang: Language) -> dict[str, Any]:

@@ -56,7 +56,7 @@ function Sent({ t, messages }) {
   );
 }
 
-function Run({ t, run, busy, onAct }) {
+function Run({ t, run, busy, version, onAct }) {
   const digests = [
     { key: 'digest', label: t('digest'), value: run.digest.replace('sha256:', '').slice(0, 12) },
     { key: 'fingerprint', label: t('fingerprint'), value: run.fingerprint }
@@ -102,6 +102,7 @@ function Run({ t, run, busy, onAct }) {
           {t('run.export')}
         </a>
       </div>
+      <Engines t={t} run={run} busy={busy} version={version} onAct={onAct} />
       <details className="encore-details" open>
         <summary>{t('settings')}</summary>
         <Settings t={t} settings={run.settings} />

@@ -11,6 +11,7 @@ function useWidth() {
   const ref = useRef(null);
   const [width, setWidth] = useState(0);
   useEffect(() => {
+    if (!ref.current) return undefined; // nothing was compared, so there is no chart
     const observer = new ResizeObserver(([entry]) => setWidth(Math.floor(entry.contentRect.width)));
     observer.observe(ref.current);
     return () => observer.disconnect();

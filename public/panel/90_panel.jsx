@@ -90,6 +90,7 @@ export default function Reproducibility() {
             t={t}
             run={run.data}
             busy={busy}
+            version={version}
             onAct={act}
           />
           <Outcomes

@@ -51,6 +51,7 @@ def test_a_question_streams_an_answer_with_thinking_folded_and_formulas_set(
 
 
 def test_the_panel_shows_the_run_as_it_was_not_as_settings_are_now(app_url: str, open_page: Open) -> None:
+    """RC-37, RC-10: with the context length."""
     page = open_page(app_url)
     panel = page.get_by_test_id("panel")
     expect(panel).to_be_visible()
@@ -93,6 +94,7 @@ def test_a_diverged_replay_marks_the_first_fork_with_both_tokens(
 def test_replay_sends_what_was_recorded_whatever_the_settings_are_now(
     app_url: str, open_page: Open, engine_script: Script
 ) -> None:
+    """RC-11"""
     page = open_page(app_url)
     ask(page, "Pick a prime under 30")
     expect_answered(page, 1)
@@ -124,6 +126,7 @@ def change_settings(page: Page, **values: str) -> None:
 def test_a_bad_seed_is_refused_with_its_range_and_the_old_one_stays(
     app_url: str, open_page: Open, engine_script: Script, typed: str
 ) -> None:
+    """RC-04"""
     page = open_page(app_url)
     change_settings(page, seed=typed)
     expect(page.get_by_text("9223372036854775807").first).to_be_visible()
@@ -135,6 +138,7 @@ def test_a_bad_seed_is_refused_with_its_range_and_the_old_one_stays(
 def test_a_64_bit_seed_survives_the_browser_digit_for_digit(
     app_url: str, open_page: Open, engine_script: Script
 ) -> None:
+    """RC-04"""
     page = open_page(app_url)
     change_settings(page, seed="9223372036854775807", temperature="0.8")
     ask(page, QUESTION)
@@ -146,6 +150,7 @@ def test_a_64_bit_seed_survives_the_browser_digit_for_digit(
 def test_a_question_asked_while_loading_is_sent_when_the_engine_is_ready(
     app_url: str, open_page: Open, engine_script: Script
 ) -> None:
+    """RC-40"""
     engine_script.health = 503
     page = open_page(app_url)
     ask(page, QUESTION)
@@ -159,6 +164,7 @@ def test_a_question_asked_while_loading_is_sent_when_the_engine_is_ready(
 def test_an_engine_that_dies_mid_answer_and_comes_back_needs_no_reload(
     app_url: str, open_page: Open, engine_script: Script
 ) -> None:
+    """RC-46"""
     engine_script.enqueue(Reply(ending="close", ending_after=90))
     page = open_page(app_url)
     ask(page, QUESTION)
@@ -174,6 +180,7 @@ def test_an_engine_that_dies_mid_answer_and_comes_back_needs_no_reload(
 def test_stop_keeps_the_partial_answer_and_the_next_question_works(
     app_url: str, open_page: Open, engine_script: Script
 ) -> None:
+    """RC-33"""
     engine_script.enqueue(Reply(text="step " * 3000, tokens_per_second=50))
     page = open_page(app_url)
     ask(page, QUESTION)
@@ -196,6 +203,7 @@ def test_reload_loses_no_run(app_url: str, open_page: Open) -> None:
 
 
 def test_two_tabs_keep_their_own_settings(app_url: str, open_page: Open, engine_script: Script) -> None:
+    """RC-35"""
     first, second = open_page(app_url), open_page(app_url)
     change_settings(first, seed="11")
     change_settings(second, seed="22", temperature="0.9")

@@ -25,19 +25,25 @@ INSTALLED = {
 
 
 @contextmanager
-def started(folder: Path, profile: str) -> Iterator[tuple[str, Path]]:
+def started(folder: Path, profile: str, **extra: str) -> Iterator[tuple[str, Path]]:
     """`./start.sh engine --detach` with its own ports and files; yields the URL and the manifest."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    environ = os.environ | {
-        "ENCORE_ENGINE": "cpu",
-        "ENCORE_PROFILE": profile,
-        "ENCORE_ENGINE_PORT": str(port),
-        "ENCORE_RUN_DIR": str(folder / "run"),
-        "ENCORE_DATA_DIR": str(folder / "data"),
-        "ENCORE_LOG_FILE": str(folder / "llm.log"),
-    }
+    installed = {f"ENCORE_{name.upper()}": value for name, value in INSTALLED.items()}
+    environ = (
+        os.environ
+        | installed
+        | {
+            "ENCORE_ENGINE": "cpu",
+            "ENCORE_PROFILE": profile,
+            "ENCORE_ENGINE_PORT": str(port),
+            "ENCORE_RUN_DIR": str(folder / "run"),
+            "ENCORE_DATA_DIR": str(folder / "data"),
+            "ENCORE_LOG_FILE": str(folder / "llm.log"),
+            **extra,
+        }
+    )
     start = ["bash", str(ROOT / "start.sh")]
     done = subprocess.run(
         [*start, "engine", "--detach"], env=environ, capture_output=True, text=True, check=False

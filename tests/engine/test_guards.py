@@ -23,7 +23,7 @@ pytestmark = pytest.mark.engine
 
 class TestFast:
     async def test_the_first_request_after_the_start_is_like_later_ones(self, fast_engine, store) -> None:
-        """First in this class: it needs an engine that has served nothing but the launch's own request."""
+        """RC-01: first in this class: its engine must have served nothing but the launch's own request."""
         model = (await fast_engine.identity()).model
         request = build_request(
             model, [Message(role="user", content="What is 235 times 478?")], Sampling(max_tokens=40)

@@ -67,6 +67,7 @@ class TestFast:
         assert result.comparison.compared == TOKENS
 
     async def test_under_load_it_forks_and_the_fork_is_where_it_says(self, fast_engine, store) -> None:
+        """RC-02: the control; without it nothing below would mean anything."""
         run, recorded = await ask(fast_engine, store)
         result = await replay_under_load(fast_engine, store, run)
         assert result.run.neighbours is not None
@@ -152,6 +153,7 @@ class TestStrict:
         assert not any("key" in word.lower() for word in identity.argv)
 
     async def test_under_the_load_that_forks_fast_it_stays_identical(self, strict_engine, store) -> None:
+        """RC-02"""
         run, _ = await ask(strict_engine, store)
         result = await replay_under_load(strict_engine, store, run)
         assert result.comparison.verdict is Verdict.IDENTICAL
@@ -180,6 +182,7 @@ class TestStrict:
         assert [(one.rung, one.why) for one in report.not_tried] == [(Rung.CACHE_COLD, "no_prefix_cache")]
 
     async def test_the_seed_decides_when_sampling(self, strict_engine, store) -> None:
+        """RC-03"""
         run, first = await ask(strict_engine, store, temperature=0.8, seed=20250, max_tokens=40)
         result = await replay(strict_engine, store, run, chat_id="test")
         assert result.comparison.verdict is Verdict.IDENTICAL
@@ -192,6 +195,7 @@ class TestStrict:
         assert with_top.completion.token_ids == without.completion.token_ids
 
     async def test_characters_split_over_tokens_lose_nothing(self, strict_engine, store) -> None:
+        """RC-15"""
         _, receipt = await ask(strict_engine, store, "Repeat exactly: 🧮=算盘, 𠮷×2, naïve", max_tokens=60)
         assert receipt.completion.reported_tokens == len(receipt.completion.tokens)
         assert "�" not in receipt.completion.text.rstrip("�"), "only a cut-off end may be incomplete"
@@ -229,12 +233,14 @@ class TestStrict:
             assert result.first_outside in (position, position + 1)
 
     async def test_a_prompt_that_cannot_fit_is_refused_with_numbers(self, strict_engine, store) -> None:
+        """RC-47"""
         with pytest.raises(
             PromptTooLong, match=r"the answer may take 4,090; this engine's context holds 4,096"
         ):
             await ask(strict_engine, store, max_tokens=4090)
 
     async def test_stopping_frees_the_engine(self, strict_engine, store) -> None:
+        """RC-33"""
         model = (await strict_engine.identity()).model
         request = build_request(
             model, [Message(role="user", content="Count to 1000.")], Sampling(max_tokens=2000)

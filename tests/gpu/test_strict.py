@@ -68,6 +68,7 @@ def test_control_cublas_defaults_fork(tmp_path: Path) -> None:
 
 @needs_model
 def test_strict_answers_are_identical_in_every_company(tmp_path: Path) -> None:
+    """RC-02"""
     variables = {**STRICT, "ENCORE_STRICT_GEMM_REPORT": str(tmp_path / "report.json")}
     sampling = ("--sampling", "greedy,seeded,seeded top-p", "--check-tokens", "512")
     result = cells(tmp_path / "strict.json", "strict", variables, "--attention", "TRITON_ATTN", *sampling)
@@ -80,6 +81,7 @@ def test_strict_answers_are_identical_in_every_company(tmp_path: Path) -> None:
 
 @needs_model
 def test_control_the_fast_profile_forks(tmp_path: Path) -> None:
+    """RC-02: the control."""
     result = cells(tmp_path / "fast.json", "fast", {}, "--sampling", "greedy", "--plan", "alone:1,32:2")
     company = next(cell for cell in result["cells"] if cell["company"] == "32")
     assert company["same_bits"] < company["runs"]

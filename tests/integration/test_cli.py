@@ -224,6 +224,7 @@ def test_bad_usage_is_a_sentence_and_exit_code_2(encore: Encore, argv: tuple[str
 
 
 def test_an_interrupted_answer_is_kept_and_undecided(encore: Encore, engine_script: Script) -> None:
+    """RC-46"""
     engine_script.enqueue(Reply(ending="close", ending_after=10))
     code, _, err = encore("ask", "Hello")
     assert code == 2
@@ -267,6 +268,7 @@ def test_doctor_without_an_engine_is_undecided(encore: Encore) -> None:
 def test_more_alternatives_than_the_engine_gives_is_refused_with_its_limit(
     encore: Encore, engine_script: Script
 ) -> None:
+    """RC-14"""
     said = "Requested sample logprobs of 12, which is greater than max allowed: 5"
     engine_script.enqueue(Reply(status=400, error=said))
     code, _, err = encore("ask", "2+2?", "--top-logprobs", "12")

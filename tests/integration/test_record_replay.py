@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime
 
 import pytest
 from scripted_engine import Reply, Script, tokenize
@@ -12,6 +13,7 @@ from llm_backend.altered import with_seed, without_logprobs, without_stream
 from llm_backend.compare import Verdict
 from llm_backend.diagnose import Cause
 from llm_backend.engine.client import EngineClient
+from llm_backend.engine.manifest import Manifest, write_manifest
 from llm_backend.errors import (
     EngineInterrupted,
     EngineNotReady,
@@ -20,7 +22,8 @@ from llm_backend.errors import (
     ModelNotServed,
     PromptTooLong,
 )
-from llm_backend.receipt import Message, Receipt, Sampling, Status
+from llm_backend.phrases import notes
+from llm_backend.receipt import EngineFingerprint, Message, Receipt, Sampling, Status
 from llm_backend.record import build_request, record
 from llm_backend.replay import replay
 from llm_backend.store import Run, Store
@@ -57,11 +60,13 @@ async def test_a_run_is_stored_with_everything_needed_to_repeat_it(engine, store
 
 @pytest.mark.parametrize("seed", [0, -5, 2**63 - 1, -(2**63)])
 async def test_the_seed_reaches_the_wire_as_an_integer(engine, store, engine_script, seed) -> None:
+    """RC-03, RC-04"""
     await ask(engine, store, request(seed=seed, temperature=0.8))
     assert json.loads(engine_script.bodies[0])["seed"] == seed
 
 
 async def test_replay_sends_the_recorded_body_byte_for_byte(engine, store, engine_script) -> None:
+    """RC-11: whatever was sent in between."""
     run, receipt = await ask(engine, store, request("  keep\n my spaces \u2028", seed=7))
     await ask(engine, store, request("Something else", seed=8))
     result = await replay(engine, store, run, chat_id="chat")
@@ -70,6 +75,57 @@ async def test_replay_sends_the_recorded_body_byte_for_byte(engine, store, engin
     assert result.run.digest == run.digest, "equal content has one digest"
     assert result.run.id != run.id
     assert (await store.receipt_of(run.id)) == receipt
+
+
+async def test_a_record_of_another_machine_names_each_difference_and_blames_the_first(
+    engine, store, engine_script
+) -> None:
+    """RC-08: imported from an NVIDIA A10 with vLLM 0.9.2."""
+    _, here = await ask(engine, store)
+    elsewhere = {"vllm_version": "0.9.2", "device_names": ("NVIDIA A10",), "dtype": "float16"}
+    there = here.model_copy(
+        update={
+            "engine": EngineFingerprint.model_validate(here.engine.model_dump() | elsewhere),
+        }
+    )
+    imported = await store.add_receipt(Receipt.model_validate(there.model_dump()))
+    engine_script.enqueue(Reply(fork_at=31))
+    result = await replay(engine, store, imported, chat_id="chat")
+    assert result.comparison.verdict is Verdict.DIVERGED
+    changed = {change.field: change.reference for change in result.comparison.engine_changes}
+    assert changed["vllm_version"] == "0.9.2"
+    assert result.diagnosis.cause is Cause.ENGINE_CHANGED
+    assert result.diagnosis.evidence[0].values["field"] in changed
+    assert (await store.receipt_of(imported.id)).engine.device_names == ("NVIDIA A10",)
+
+
+async def test_a_restart_between_two_runs_is_noted_and_changes_no_verdict(
+    scripted_url, store, tmp_path
+) -> None:
+    """RC-08: the same engine, started again."""
+
+    def started(start_id: str) -> None:
+        manifest = Manifest(
+            url=scripted_url,
+            pid=None,
+            start_id=start_id,
+            started_at=datetime.now(UTC),
+            log_file="",
+            fingerprint=EngineFingerprint(model="scripted"),
+        )
+        write_manifest(tmp_path / "manifest.json", manifest)
+
+    async with EngineClient(scripted_url, manifest_file=tmp_path / "manifest.json") as engine:
+        started("first")
+        run, _ = await ask(engine, store)
+        assert run.engine_start == "first"
+        again = await replay(engine, store, run, chat_id="chat")
+        assert not again.comparison.engine_restarted
+        started("second")
+        result = await replay(engine, store, run, chat_id="chat")
+    assert result.comparison.verdict is Verdict.IDENTICAL
+    assert result.comparison.engine_restarted
+    assert notes(result.comparison) == ["The engine was restarted between the two runs."]
 
 
 async def test_a_fork_is_found_where_it_is(engine, store, engine_script) -> None:
@@ -109,6 +165,7 @@ async def test_an_engine_without_token_ids_is_incomparable(engine, store, engine
 
 
 async def test_a_renamed_model_is_one_sentence_and_leaves_the_run(engine, store, engine_script) -> None:
+    """RC-08"""
     run, receipt = await ask(engine, store)
     engine_script.model = "renamed"
     with pytest.raises(ModelNotServed, match="does not serve scripted; it serves renamed"):
@@ -127,6 +184,7 @@ async def test_a_renamed_model_is_one_sentence_and_leaves_the_run(engine, store,
     ],
 )
 async def test_a_broken_stream_is_kept_as_interrupted(engine, store, engine_script, ending, words) -> None:
+    """RC-46: the end of a stream is no success; a replay of it says how far it can be compared."""
     engine_script.enqueue(Reply(ending=ending, ending_after=40))
     with pytest.raises(EngineInterrupted, match="after 40 tokens") as caught:
         await ask(engine, store)
@@ -145,6 +203,7 @@ async def test_a_broken_stream_is_kept_as_interrupted(engine, store, engine_scri
 
 
 async def test_stop_keeps_what_arrived_and_ends_the_generation(engine, store, engine_script) -> None:
+    """RC-33: the engine serves nobody within seconds."""
     engine_script.enqueue(Reply(tokens_per_second=200, text="word " * 2000))
     fifty = asyncio.Event()
 
@@ -170,6 +229,7 @@ async def test_stop_keeps_what_arrived_and_ends_the_generation(engine, store, en
 
 
 async def test_too_long_is_refused_before_sending_with_the_real_numbers(engine, store, engine_script) -> None:
+    """RC-47: and the next question is answered."""
     engine_script.max_model_len = 100
     prompt = len(tokenize("<|user|>" + "x " * 30 + "<|end|><|assistant|>"))
     with pytest.raises(PromptTooLong, match=f"{prompt} tokens and the answer may take 90; .* 100 in all"):
@@ -212,6 +272,7 @@ async def test_a_core_that_died_is_not_ready(engine, store, engine_script) -> No
 async def test_missing_and_clamped_logprobs_are_unknown_never_a_difference(
     engine, store, engine_script
 ) -> None:
+    """RC-12"""
     engine_script.default = Reply(logprobs="clamped")
     run, receipt = await ask(engine, store)
     assert receipt.completion.tokens[0].logprob is None
@@ -261,6 +322,7 @@ async def test_invalid_output_is_recorded_and_is_no_base_to_compare_with(
 
 
 async def test_two_chats_at_once_keep_their_own_settings(engine, store, engine_script) -> None:
+    """RC-35"""
     results = await asyncio.gather(
         ask(engine, store, request("A", seed=11)),
         ask(engine, store, request("B", seed=22, temperature=0.9)),
@@ -272,6 +334,7 @@ async def test_two_chats_at_once_keep_their_own_settings(engine, store, engine_s
 
 
 async def test_load_that_arrives_during_a_run_is_noticed(engine, store, engine_script) -> None:
+    """RC-02"""
     engine_script.enqueue(Reply(tokens_per_second=40, text="word " * 60))
     async with record(engine, store, request(), chat_id="chat") as recording:
         async for _ in recording:
@@ -327,6 +390,7 @@ async def test_another_seed_is_named_as_the_reason(engine, store, engine_script)
 async def test_a_difference_from_the_first_run_after_a_start_names_the_cold_start(
     engine, store, engine_script
 ) -> None:
+    """RC-01"""
     engine_script.served = 1  # the launch's own
     run, _ = await ask(engine, store)
     assert run.first_after_start

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -145,6 +146,7 @@ def install_venv(root: Path) -> None:
 
 
 def test_first_start_second_start_stop(checkout: Checkout) -> None:
+    """RC-39: the second is refused with the first one's pid, and its log is left alone."""
     first = checkout.start_sh("engine", "--detach")
     assert first.returncode == 0, first.stderr
     assert "Installing" not in first.stderr
@@ -165,6 +167,7 @@ def test_first_start_second_start_stop(checkout: Checkout) -> None:
 
 
 def test_manifest_says_what_was_started(checkout: Checkout) -> None:
+    """RC-08, RC-43: every fact that can change an answer is on record, and no secret is."""
     checkout.start_sh("engine", "--detach", VLLM_BATCH_INVARIANT="1", ENCORE_API_KEY="geheim")
     manifest = json.loads((checkout.run_dir / "manifest.json").read_text())
     facts = manifest["fingerprint"]
@@ -173,6 +176,9 @@ def test_manifest_says_what_was_started(checkout: Checkout) -> None:
     assert (facts["model"], facts["profile"], facts["device"]) == ("Phi-4-mini-reasoning", "strict", "cpu")
     assert (facts["max_num_seqs"], facts["prefix_caching"]) == (1, False)
     assert facts["weights_digest"].startswith("sha256:")
+    assert manifest["start_id"]
+    assert (facts["dtype"], facts["tensor_parallel_size"]) == ("bfloat16", 1)
+    assert "--max-num-seqs" in facts["argv"]
     assert facts["batch_invariant"] is False, "it kills a CPU engine at its first request"
     command = Path(f"/proc/{manifest['pid']}/cmdline").read_bytes()
     environ = Path(f"/proc/{manifest['pid']}/environ").read_bytes()
@@ -193,6 +199,7 @@ def gpu_path(checkout: Checkout, tmp_path: Path) -> str:
 
 
 def test_a_gpu_gets_the_strict_profile_of_its_family(checkout: Checkout, gpu_path: str) -> None:
+    """RC-10: with an explicit context, because Phi's default would be 4096 tokens."""
     done = checkout.start_sh("engine", "--detach", ENCORE_ENGINE="auto", PATH=gpu_path)
     assert done.returncode == 0, done.stderr
     facts = json.loads((checkout.run_dir / "manifest.json").read_text())["fingerprint"]
@@ -243,7 +250,39 @@ def test_settings_come_from_the_env_file_too(checkout: Checkout) -> None:
     assert "(fast)" in checkout.start_sh("status").stdout
 
 
+def test_a_models_own_sampling_defaults_are_switched_off(checkout: Checkout) -> None:
+    """RC-06: generation_config.json beside the weights changes nothing."""
+    folder = Path(checkout.environ["ENCORE_MODEL"])
+    defaults = {"temperature": 0.8, "top_p": 0.95, "repetition_penalty": 1.07}
+    (folder / "generation_config.json").write_text(json.dumps(defaults))
+    assert checkout.start_sh("engine", "--detach").returncode == 0
+    argv = Path(f"/proc/{checkout.pid('engine')}/cmdline").read_text().split("\0")
+    assert argv[argv.index("--generation-config") + 1] == "vllm"
+
+
+def test_a_changed_file_beside_the_same_weights_is_another_engine(checkout: Checkout) -> None:
+    """RC-08: the same served name does not hide a changed tokenizer or config."""
+    folder = Path(checkout.environ["ENCORE_MODEL"])
+    (folder / "tokenizer.json").write_text("{}")
+    seen, starts = [], []
+    for changed in (None, "tokenizer.json", "config.json"):
+        if changed:
+            (folder / changed).write_text('{"changed": true}')
+        assert checkout.start_sh("engine", "--detach").returncode == 0
+        manifest = json.loads((checkout.run_dir / "manifest.json").read_text())
+        seen.append(manifest["fingerprint"])
+        starts.append(manifest["start_id"])
+        checkout.start_sh("stop")
+    first, tokenizer, config = seen
+    assert first["model"] == tokenizer["model"] == config["model"]
+    assert first["weights_digest"] == tokenizer["weights_digest"] == config["weights_digest"]
+    assert first["tokenizer_digest"] != tokenizer["tokenizer_digest"] == config["tokenizer_digest"]
+    assert first["config_digest"] == tokenizer["config_digest"] != config["config_digest"]
+    assert len(set(starts)) == 3
+
+
 def test_it_starts_from_another_folder_and_through_a_link(checkout: Checkout, tmp_path: Path) -> None:
+    """RC-43"""
     link = tmp_path / "encore"
     link.symlink_to(checkout.root / "start.sh")
     done = subprocess.run([link, "status"], cwd="/", env=checkout.environ, capture_output=True, text=True)
@@ -252,6 +291,7 @@ def test_it_starts_from_another_folder_and_through_a_link(checkout: Checkout, tm
 
 
 def test_an_earlier_log_is_kept(checkout: Checkout) -> None:
+    """RC-43"""
     checkout.log.write_text("yesterday\n")
     checkout.start_sh("engine", "--detach")
     assert (checkout.root / "llm.log.1").read_text() == "yesterday\n"
@@ -263,6 +303,7 @@ def test_an_earlier_log_is_kept(checkout: Checkout) -> None:
 
 @pytest.mark.parametrize("part", ["engine", "app"])
 def test_a_taken_port_is_refused_with_its_holder(checkout: Checkout, part: str) -> None:
+    """RC-39: before anything is loaded, and the holder lives on."""
     port = checkout.engine_port if part == "engine" else checkout.app_port
     server = subprocess.Popen(
         [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port)],
@@ -283,6 +324,28 @@ def test_a_taken_port_is_refused_with_its_holder(checkout: Checkout, part: str) 
         server.wait()
 
 
+def test_another_engine_on_the_port_is_never_taken_for_ours(checkout: Checkout) -> None:
+    """RC-39: an engine somebody else started, with another model."""
+    other = subprocess.Popen(
+        [
+            *(FAKES / "engine_python", "-m", "vllm.entrypoints.openai.api_server"),
+            *("--model", "x", "--served-model-name", "theirs"),
+            *("--host", "127.0.0.1", "--port", str(checkout.engine_port)),
+        ],
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        until(lambda: is_open(checkout.engine_port), "the other engine listens")
+        done = checkout.start_sh("engine")
+        assert done.returncode == 2
+        assert f"is taken by pid {other.pid}" in done.stderr
+        assert other.poll() is None
+    finally:
+        os.killpg(other.pid, signal.SIGKILL)
+        other.wait()
+
+
 def is_open(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
@@ -294,6 +357,14 @@ def is_open(port: int) -> bool:
         ({"ENCORE_MODEL": "/nope/phi"}, "Model folder /nope/phi was not found."),
         ({"ENCORE_MODEL": "Phi-4-mini-reasoning"}, "Phi-4-mini-reasoning was not found."),
         ({"ENCORE_MODEL": ""}, "ENCORE_MODEL is set but empty."),
+        (
+            {"ENCORE_MODEL": "owner/nowhere", "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": "/nope"},
+            "owner/nowhere is not on this machine, and the model hub http://127.0.0.1:9 does not answer.",
+        ),
+        (
+            {"ENCORE_MODEL": "owner/nowhere", "HF_HUB_OFFLINE": "1", "HF_HOME": "/nope"},
+            "owner/nowhere is not in the hub cache (/nope/hub)",
+        ),
         ({"ENCORE_LOG_FILE": "/"}, "The log / is a folder."),
         ({"ENCORE_LOG_FILE": "/proc/llm.log"}, "The log /proc/llm.log cannot be written"),
         ({"ENCORE_LOG_FILE": "/dev/full"}, "The log /dev/full cannot be written: No space left on device."),
@@ -309,12 +380,44 @@ def is_open(port: int) -> bool:
 def test_what_cannot_work_is_refused_in_one_sentence(
     checkout: Checkout, environ: dict[str, str], sentence: str
 ) -> None:
+    """RC-41 (models), RC-43 (logs), RC-42 (no GPU): before anything is started."""
     began = time.monotonic()
     done = checkout.start_sh("engine", **environ)
     assert time.monotonic() - began < 5
     assert done.returncode == 2
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
+    assert checkout.processes() == []
+
+
+@pytest.mark.parametrize(
+    ("gpu", "environ", "sentence"),
+    [
+        ("NVIDIA H200, 143771, 28754, 9.0", {}, "28.1 of 140.4 GiB free, and the engine would claim 126.4"),
+        (
+            "NVIDIA L4, 20316, 20244, 8.9",
+            {"ENCORE_GPU_MEMORY_UTILIZATION": "0.999"},
+            "19.8 of 19.8 GiB free, and the engine would claim 19.8",
+        ),
+        ("Tesla T4, 15360, 15000, 7.5", {}, "bfloat16 and batch invariance need 8.0 or newer"),
+        ("NVIDIA H200, 143771, 143000, 9.0", {"CUDA_VISIBLE_DEVICES": ""}, "no GPU that may be used"),
+        (None, {}, "nvidia-smi shows no GPU that may be used"),
+    ],
+    ids=["busy", "a little too small", "without bf16", "hidden GPU", "hidden nvidia-smi"],
+)
+def test_a_gpu_that_cannot_serve_is_one_sentence_and_nothing_is_started(
+    checkout: Checkout, tmp_path: Path, gpu: str | None, environ: dict[str, str], sentence: str
+) -> None:
+    """RC-42: with free and needed memory, and what to change."""
+    smi = tmp_path / "bin" / "nvidia-smi"
+    smi.parent.mkdir()
+    smi.write_text(f"#!/bin/sh\necho '0, GPU-1, {gpu}, 580.1'\n" if gpu else "#!/bin/sh\nexit 9\n")
+    smi.chmod(0o755)
+    path = f"{smi.parent}{os.pathsep}{checkout.environ['PATH']}"
+    done = checkout.start_sh("engine", ENCORE_ENGINE="cuda", PATH=path, **environ)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert len(done.stderr.splitlines()) == 1
     assert checkout.processes() == []
 
 
@@ -337,6 +440,7 @@ def test_what_cannot_work_is_refused_in_one_sentence(
 def test_an_incomplete_model_folder_is_named(
     checkout: Checkout, present: dict[str, str], missing: str
 ) -> None:
+    """RC-41: a path with spaces, and what is not in it."""
     folder = checkout.root / "half a model"
     folder.mkdir()
     for name, text in present.items():
@@ -394,10 +498,16 @@ def test_help_names_every_command_and_needs_no_installation(checkout: Checkout) 
 # -- loading -----------------------------------------------------------------
 
 
-def test_a_dying_engine_shows_its_last_lines_and_its_exit_code(checkout: Checkout) -> None:
-    done = checkout.start_sh("engine", FAKE_ENGINE_EXIT="7")
-    assert done.returncode == 7
-    assert "exit code 7" in done.stderr
+@pytest.mark.parametrize(("code", "lives"), [("7", "0"), ("1", "2")])
+def test_a_dying_engine_shows_its_last_lines_and_its_exit_code(
+    checkout: Checkout, code: str, lives: str
+) -> None:
+    """RC-40, RC-43: noticed at once; both streams in order, redrawn lines one by one."""
+    began = time.monotonic()
+    done = checkout.start_sh("engine", FAKE_ENGINE_EXIT=code, FAKE_ENGINE_LIVES=lives)
+    assert time.monotonic() - began < float(lives) + 5
+    assert done.returncode == int(code)
+    assert f"exit code {code}" in done.stderr
     assert str(checkout.log) in done.stderr
     order = ["Loading safetensors: 100%", "ValueError: no such weights", "last line on stdout"]
     places = [done.stderr.index(line) for line in order]
@@ -406,10 +516,20 @@ def test_a_dying_engine_shows_its_last_lines_and_its_exit_code(checkout: Checkou
     assert not (checkout.run_dir / "engine.pid").exists()
 
 
+def test_a_log_that_is_a_folder_is_refused_where_it_is_kept_by_default(checkout: Checkout) -> None:
+    """RC-43"""
+    checkout.log.mkdir()
+    done = checkout.start_sh("engine")
+    assert done.returncode == 2
+    assert f"The log {checkout.log} is a folder." in done.stderr
+
+
 def test_loading_is_told_from_ready(checkout: Checkout) -> None:
+    """RC-40: listening and answering 503 is not ready; the seconds so far are shown."""
     go = checkout.root / "go"
     start = checkout.foreground("engine", FAKE_ENGINE_HOLD=str(go))
     until(lambda: "almost ready" in checkout.console(), "the phase is shown")
+    assert re.search(r"almost ready… \d+ s", checkout.console())
     loading = checkout.start_sh("status")
     assert loading.returncode == 1
     assert "engine: almost ready" in loading.stdout
@@ -422,6 +542,7 @@ def test_loading_is_told_from_ready(checkout: Checkout) -> None:
 
 
 def test_another_model_on_the_port_is_not_ready(checkout: Checkout) -> None:
+    """RC-39: readiness compares the served model's name."""
     done = checkout.start_sh("engine", FAKE_ENGINE_SERVES="somebody-elses")
     assert done.returncode == 2
     assert "serves somebody-elses, not Phi-4-mini-reasoning" in done.stderr
@@ -443,6 +564,7 @@ def test_an_engine_that_fails_its_first_request_is_not_ready(checkout: Checkout)
 def test_a_signal_ends_engine_and_app_and_leaves_nothing(
     checkout: Checkout, number: signal.Signals, moment: str
 ) -> None:
+    """RC-44: Ctrl-C, TERM and HUP, while it loads and when it is ready."""
     hold = {"FAKE_ENGINE_HOLD": str(checkout.root / "never")} if moment == "loading" else {}
     start = checkout.foreground(**hold)
     mark = "almost ready" if moment == "loading" else "Open http://127.0.0.1:"
@@ -456,7 +578,31 @@ def test_a_signal_ends_engine_and_app_and_leaves_nothing(
     assert not (checkout.run_dir / "manifest.json").exists()
 
 
+def test_closing_the_terminal_ends_everything_and_the_next_start_works(checkout: Checkout) -> None:
+    """RC-44: a real terminal that goes away; what start.sh says then, nobody can read."""
+    terminal, inside = os.openpty()
+    start = subprocess.Popen(
+        ["setsid", "--ctty", "--wait", str(checkout.root / "start.sh")],
+        cwd=checkout.root,
+        env=checkout.environ,
+        stdin=inside,
+        stdout=inside,
+        stderr=inside,
+    )
+    os.close(inside)
+    seen = b""
+    while b"Open http" not in seen:
+        seen += os.read(terminal, 4096)
+    assert len(checkout.processes()) >= 4
+    os.close(terminal)
+    start.wait(PATIENCE)
+    until(lambda: checkout.processes() == [], "everything has ended")
+    assert list(checkout.run_dir.glob("*.pid")) == []
+    assert checkout.start_sh("engine", "--detach").returncode == 0
+
+
 def test_ctrl_c_twice_does_not_wait_for_a_stubborn_engine(checkout: Checkout) -> None:
+    """RC-44"""
     start = checkout.foreground("engine", FAKE_ENGINE_STUBBORN="1")
     until(lambda: "Engine ready" in checkout.console(), "the engine is ready")
     os.killpg(start.pid, signal.SIGINT)
@@ -509,6 +655,7 @@ def test_a_new_start_ends_the_workers_a_crashed_engine_left(checkout: Checkout) 
 
 
 def test_a_stale_pid_file_never_ends_somebody_elses_process(checkout: Checkout) -> None:
+    """RC-39"""
     bystander = subprocess.Popen(["sleep", "600"], start_new_session=True)
     try:
         checkout.run_dir.mkdir()

@@ -101,6 +101,7 @@ class TestWindow:
         assert entry["top"][0]["probability"] is None
 
     def test_certain_tokens_have_probability_one(self) -> None:
+        """RC-18"""
         assert token_window([token(7, -0.0)], 0, 1)[0]["probability"] == 1
 
     @pytest.mark.parametrize("status", [Status.STOPPED, Status.COMPLETE])

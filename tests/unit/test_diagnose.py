@@ -162,6 +162,7 @@ class TestPrompt:
 
 class TestEngine:
     def test_a_bit_relevant_change_comes_before_load(self) -> None:
+        """RC-08"""
         before, _ = forked()
         _, after = forked(engine=engine(vllm_version="0.32.0"))
         found = explain(before, after, neighbours=12)
@@ -266,6 +267,8 @@ class TestTies:
 
 
 class TestLoad:
+    """RC-02: never a silent match, and never a cause that was not there."""
+
     @pytest.mark.parametrize("pair", [forked(), (receipt([token(7, -0.5)]), receipt([token(7, -0.4)]))])
     def test_neighbours_on_an_engine_that_mixes_requests(self, pair: tuple[Receipt, Receipt]) -> None:
         found = explain(*pair, neighbours=12)
@@ -317,6 +320,8 @@ class TestPrefixCache:
 
 
 class TestColdStart:
+    """RC-01: the first run is never passed off as reproduced."""
+
     def explained(self, first: bool, **facts: Any) -> Diagnosis:
         before, after = forked(**facts)
         return diagnose(compare(before, after), before, after, neighbours=0, first_after_start=first)

@@ -37,6 +37,7 @@ TOKENS = [(11, -0.5, "12"), (12, -0.25, " +"), (13, -0.125, " 7")]
 
 @pytest.mark.parametrize("cut", [(1, 1, 1), (3,), (2, 1), (1, 2)])
 def test_any_chunking_gives_the_same_tokens(cut: tuple[int, ...]) -> None:
+    """RC-13: one chunk is not one token."""
     chunks, start = [], 0
     for size in cut:
         part = TOKENS[start : start + size]
@@ -56,6 +57,7 @@ def test_any_chunking_gives_the_same_tokens(cut: tuple[int, ...]) -> None:
 
 
 def test_stream_of_every_awkward_chunk_keeps_count_and_order() -> None:
+    """RC-13"""
     chunks = [
         {"choices": [{"delta": {"role": "assistant"}, "logprobs": None}], "prompt_token_ids": [1, 2, 3]},
         chunk("12 + 7", [1, 2, 3, 4], [entry(i, -0.1) for i in (1, 2, 3, 4)]),
@@ -141,5 +143,6 @@ REASONING_STREAMS = {
 
 @pytest.mark.parametrize("name", REASONING_STREAMS)
 def test_reasoning_is_recorded_alike_whatever_field_carries_it(name: str) -> None:
+    """RC-24"""
     text, _, _ = fold_all(REASONING_STREAMS[name])
     assert text == RAW

@@ -59,6 +59,7 @@ def plan(folder: Path) -> LaunchPlan:
 
 class TestPlan:
     def test_the_key_is_in_the_environment_and_nowhere_people_look(self, plan: LaunchPlan) -> None:
+        """RC-43"""
         assert plan.environ({})["VLLM_API_KEY"] == "geheim"
         assert "geheim" not in " ".join(plan.argv())
         assert "geheim" not in repr(plan)
@@ -75,6 +76,7 @@ class TestPlan:
         assert environ["HOME"] == "/h"
 
     def test_a_model_on_disk_is_served_offline_under_its_folders_name(self, plan: LaunchPlan) -> None:
+        """RC-41: no network is asked for local weights."""
         argv = plan.argv()
         assert argv[argv.index("--model") + 1] == str(plan.model.folder)
         assert argv[argv.index("--served-model-name") + 1] == "Phi-4-mini-reasoning"
@@ -167,6 +169,7 @@ class TestGpu:
     def test_a_gpu_that_cannot_serve_is_refused_with_numbers(
         self, folder: Path, gpu: Gpu | None, utilization: float, sentence: str
     ) -> None:
+        """RC-42"""
         with pytest.raises(LaunchError, match=sentence):
             preflight.check_gpu([gpu] if gpu else [], folder, 32768, utilization)
 

@@ -71,6 +71,7 @@ LAYERS = {
     "llm_backend.bench": USE_CASES,
     "llm_backend.check": USE_CASES,
     "llm_backend.doctor": USE_CASES,
+    "llm_backend.engine_pool": USE_CASES,
     "llm_backend.internals": USE_CASES,
     "llm_backend.isolate": USE_CASES,
     "llm_backend.load": USE_CASES,

@@ -41,6 +41,7 @@ def test_a_small_machine_computes_on_all_its_cores(cores: int | None, expected: 
 
 
 def test_strict_on_hopper_is_the_combination_that_passed_every_cell() -> None:
+    """RC-01, RC-02"""
     argv, environ = launched("strict", "cuda", HOPPER)
     assert environ["VLLM_BATCH_INVARIANT"] == "1"
     assert environ["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
@@ -81,6 +82,7 @@ def test_a_cpu_never_gets_batch_invariance(profile: Profile) -> None:
 
 
 def test_strict_on_cpu_runs_one_sequence_at_a_time() -> None:
+    """RC-01, RC-02: alone in the engine, and nothing cached between runs."""
     argv, _ = launched("strict", "cpu", CPU)
     assert value_of(argv, "--max-num-seqs") == "1"
     assert "--no-enable-prefix-caching" in argv
@@ -100,6 +102,7 @@ def test_fast_leaves_batching_and_prefix_caching_to_vllm(device: Device) -> None
 def test_every_launch_pins_seed_length_and_defaults(
     profile: Profile, device: Device, values: LaunchValues
 ) -> None:
+    """RC-06, RC-10: no default of the model or of vLLM decides anything."""
     argv, _ = launched(profile, device, values)
     assert value_of(argv, "--seed") == str(values.seed)
     assert value_of(argv, "--max-model-len") == str(values.max_model_len)

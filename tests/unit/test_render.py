@@ -78,6 +78,7 @@ class TestVerdictLine:
         assert said(cut, cut).startswith("● Came out the same — 3 of 3 tokens")
 
     def test_drifted(self) -> None:
+        """RC-18: not called different, and how far it moved."""
         moved = [-0.5] * 118 + [-0.53] + [-0.5] * 193
         line = said(receipt(tokens(ids(312))), receipt(tokens(ids(312), moved)))
         assert line == "◐ Same words, probabilities moved — up to 0.03 nats, first at token 118."
@@ -158,10 +159,12 @@ class TestNotes:
         ]
 
     def test_a_stopped_run_says_how_far_it_was_compared(self) -> None:
+        """RC-33"""
         (note,) = notes(compare(receipt(), receipt([7, 8], status=Status.STOPPED)))
         assert note == "The replayed run was stopped by hand: it can be compared only over its 2 tokens."
 
     def test_an_interrupted_reference_is_warned_about(self) -> None:
+        """RC-46"""
         (note,) = notes(compare(receipt([7], status=Status.INTERRUPTED), receipt()))
         assert note == "The recorded run was interrupted: it can be compared only over its 1 token."
 
@@ -296,6 +299,7 @@ class TestReceipt:
         assert shown.endswith("`````text\n```\n# not a heading\n````\n`````")
 
     def test_lost_tokens_are_reported(self) -> None:
+        """RC-13"""
         assert "3 recorded, but the engine counted 5" in render.receipt_text(receipt(reported_tokens=5))
         assert "but the engine counted" not in render.receipt_text(receipt(reported_tokens=3))
 

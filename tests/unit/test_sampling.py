@@ -23,6 +23,7 @@ BASE = Sampling(seed=42, temperature=0.8, top_p=0.95)
     ],
 )
 def test_good_seeds_are_taken_digit_for_digit(typed: object, seed: int) -> None:
+    """RC-04: 0 and negative numbers are seeds."""
     assert parse_sampling({"seed": typed}, BASE).seed == seed
 
 
@@ -30,6 +31,7 @@ def test_good_seeds_are_taken_digit_for_digit(typed: object, seed: int) -> None:
     "typed", ["", None, "-1", "1.5", "1e3", "abc", "9223372036854775808", "1_000", "٣", "0x10", "9" * 30]
 )
 def test_bad_seeds_are_refused_with_the_range(typed: object) -> None:
+    """RC-04"""
     with pytest.raises(SettingsError) as caught:
         parse_sampling({"seed": typed}, BASE)
     assert "9223372036854775807" in caught.value.advice
@@ -71,6 +73,7 @@ def test_values_at_the_edge_of_their_range_pass(name: str, typed: str, value: fl
     ],
 )
 def test_values_outside_their_range_are_one_sentence(name: str, typed: str, range_: str) -> None:
+    """RC-14: 21 and -1 alternatives among them."""
     with pytest.raises(SettingsError) as caught:
         parse_sampling({name: typed}, BASE)
     assert range_ in caught.value.advice

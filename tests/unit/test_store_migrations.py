@@ -9,6 +9,7 @@ from typing import TypeVar
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from databases import Database
 from sqlalchemy import Connection, inspect
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -21,8 +22,8 @@ TABLES = {"receipts", "runs", "run_tokens", "comparisons", "findings"}
 
 
 @pytest.fixture
-async def engine(tmp_path: Path) -> AsyncIterator[AsyncEngine]:
-    engine = await open_database(f"sqlite+aiosqlite:///{tmp_path / 'encore.db'}", busy_timeout_s=1)
+async def engine(database: Database) -> AsyncIterator[AsyncEngine]:
+    engine = await open_database(database.url, busy_timeout_s=1)
     yield engine
     await engine.dispose()
 
@@ -64,10 +65,12 @@ async def test_a_failed_migration_leaves_the_tables_as_they_were(engine: AsyncEn
     assert await on(engine, tables) == TABLES
 
 
-async def test_sqlite_is_set_up_for_several_writers(engine: AsyncEngine) -> None:
+async def test_sqlite_is_set_up_for_several_writers(tmp_path: Path) -> None:
+    engine = await open_database(f"sqlite+aiosqlite:///{tmp_path / 'encore.db'}", busy_timeout_s=1)
     async with engine.connect() as connection:
         settings = {
             name: (await connection.exec_driver_sql(f"PRAGMA {name}")).scalar_one()
             for name in ("journal_mode", "busy_timeout", "foreign_keys")
         }
+    await engine.dispose()
     assert settings == {"journal_mode": "wal", "busy_timeout": 1000, "foreign_keys": 1}

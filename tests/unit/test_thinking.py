@@ -32,6 +32,7 @@ CASES = [
 
 @pytest.mark.parametrize(("text", "thinking", "answer"), CASES)
 def test_every_two_way_split_and_every_single_character_agree(text: str, thinking: str, answer: str) -> None:
+    """RC-20, RC-22: tags, one tag, no tag; a final "<" is text."""
     assert split(text) == (thinking, answer)
     assert split(*text) == (thinking, answer)
     for cut in range(len(text)):
@@ -39,12 +40,14 @@ def test_every_two_way_split_and_every_single_character_agree(text: str, thinkin
 
 
 def test_every_three_way_split_agrees() -> None:
+    """RC-22"""
     for first, second in combinations(range(len(BOTH_TAGS)), 2):
         chunks = BOTH_TAGS[:first], BOTH_TAGS[first:second], BOTH_TAGS[second:]
         assert split(*chunks) == ("ab", "x<y, 3 <")
 
 
 def test_holds_back_no_more_than_a_tag() -> None:
+    """RC-22"""
     splitter = ThinkSplitter()
     for seen, character in enumerate(BOTH_TAGS, start=1):
         splitter.feed(character)

@@ -13,6 +13,7 @@ GOOD = Sampling(seed=7, temperature=0.5)
 @pytest.mark.parametrize("typed", [None, "", "1.5", "abc", "9223372036854775808", "1e3", "-1"])
 @pytest.mark.parametrize("lang", ["en", "zh-CN"])
 def test_a_seed_outside_the_range_is_refused_and_the_last_good_one_kept(typed: object, lang: str) -> None:
+    """RC-04: empty comes as null."""
     reading = read_form({"seed": typed}, GOOD, lang)  # type: ignore[arg-type]
     assert reading.sampling == GOOD
     (sentence,) = reading.refusals
@@ -40,6 +41,7 @@ def test_alternatives_go_from_0_to_20(value: str) -> None:
 
 @pytest.mark.parametrize("value", ["-1", "21"])
 def test_more_alternatives_than_the_engine_gives_are_refused(value: str) -> None:
+    """RC-14"""
     assert read_form({"top_logprobs": value}, GOOD, "en").refusals
 
 
