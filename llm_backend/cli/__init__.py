@@ -8,13 +8,24 @@ call a use case, render its result and exit; nothing is decided here. Each modul
 
 from __future__ import annotations
 
-from llm_backend.cli import benching, isolating, offline, probing, recording, replaying, system, verifying
+from llm_backend.cli import (
+    benching,
+    isolating,
+    keeping,
+    offline,
+    probing,
+    recording,
+    replaying,
+    system,
+    verifying,
+)
 from llm_backend.cli.base import app, fail
 from llm_backend.errors import EncoreError
 
 __all__ = [
     "benching",
     "isolating",
+    "keeping",
     "main",
     "offline",
     "probing",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +28,7 @@ from llm_backend.cli.base import (
     run_async,
     say,
 )
-from llm_backend.compare import Comparison, compare
+from llm_backend.compare import Comparison, Verdict, compare
 from llm_backend.config import Settings, load_settings
 from llm_backend.diagnose import diagnose
 from llm_backend.distributions import measure_distributions
@@ -147,13 +148,29 @@ def compare_receipts(
 @app.command("list")
 def list_runs(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many, newest first.")] = 20,
+    search: Annotated[str, typer.Option(help="Words of the question.")] = "",
+    verdict: Annotated[
+        Verdict | None, typer.Option(case_sensitive=False, help="Replays with this verdict.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Runs of one model, by its full name.")] = None,
+    day: Annotated[
+        datetime | None, typer.Option(formats=["%Y-%m-%d"], metavar="YYYY-MM-DD", help="Of one day (UTC).")
+    ] = None,
+    chat: Annotated[str | None, typer.Option(metavar="ID", help="Of one chat.")] = None,
     format: FormatOption = Format.TEXT,
 ) -> None:
     """List recorded runs, newest first."""
 
     async def work() -> list[Run]:
         async with open_store(load_settings()) as store:
-            return await store.runs(limit=limit)
+            return await store.runs(
+                chat,
+                limit=limit,
+                search=search,
+                verdict=verdict and verdict.value,
+                model=model,
+                day=day and day.date(),
+            )
 
     runs = run_async(work())
     if format is Format.JSON:

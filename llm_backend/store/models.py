@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
-from sqlalchemy import DateTime, Dialect, ForeignKey, Index, MetaData, Text, TypeDecorator
+from sqlalchemy import (
+    BigInteger,
+    DateTime,
+    Dialect,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Text,
+    TypeDecorator,
+)
+from sqlalchemy.dialects.postgresql import TSVECTOR
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 
@@ -50,8 +62,6 @@ class ReceiptRow(Base):
 
     digest: Mapped[str] = mapped_column(primary_key=True)
     format: Mapped[int]
-    body: Mapped[str]
-    """The canonical JSON that hashes to `digest`."""
     prompt_tokens: Mapped[int]
     completion_tokens: Mapped[int]
     finish_reason: Mapped[str | None]
@@ -62,15 +72,33 @@ class ReceiptRow(Base):
     """`Completion.invalid_positions`."""
 
 
+class ReceiptBodyRow(Base):
+    """What a receipt says; apart from `receipts`, so that lists never read past it."""
+
+    __tablename__ = "receipt_bodies"
+
+    digest: Mapped[str] = mapped_column(ForeignKey("receipts.digest"), primary_key=True)
+    body: Mapped[bytes]
+    """The canonical JSON that hashes to `digest`, compressed; see `bodies.py`."""
+
+
 class RunRow(Base):
     __tablename__ = "runs"
-    __table_args__ = (Index(None, "chat_id", "started_at"), Index(None, "status"))
+    __table_args__ = (
+        Index(None, "chat_id", "started_at"),
+        Index(None, "status"),
+        # One for each way to list runs, newest first.
+        Index(None, "started_at", "id"),
+        Index(None, "verdict", "started_at", "id"),
+        Index(None, "model", "started_at", "id"),
+        Index("ix_runs_terms", "terms", postgresql_using="gin").ddl_if("postgresql"),
+    )
 
     id: Mapped[str] = mapped_column(primary_key=True)
     digest: Mapped[str | None] = mapped_column(ForeignKey("receipts.digest"), index=True)
     chat_id: Mapped[str]
     kind: Mapped[str]
-    reference_run_id: Mapped[str | None] = mapped_column(ForeignKey("runs.id"))
+    reference_run_id: Mapped[str | None] = mapped_column(ForeignKey("runs.id"), index=True)
     question: Mapped[str]
     started_at: Mapped[datetime]
     status: Mapped[str]
@@ -93,6 +121,10 @@ class RunRow(Base):
     request: Mapped[str | None]
     """JSON, while running: what is needed to build a receipt if the process dies."""
     engine: Mapped[str | None]
+    verdict: Mapped[str | None]
+    """Of the latest comparison in which this run was the candidate."""
+    terms: Mapped[Any] = mapped_column(Text().with_variant(TSVECTOR(), "postgresql"), nullable=True)
+    """PostgreSQL's search index of the question; SQLite's is the table `run_search`. See `search.py`."""
 
 
 class RunTokensRow(Base):
@@ -100,7 +132,7 @@ class RunTokensRow(Base):
 
     __tablename__ = "run_tokens"
 
-    id: Mapped[int] = mapped_column(primary_key=True)
+    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer(), "sqlite"), primary_key=True)
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), index=True)
     start: Mapped[int]
     tokens: Mapped[str]

@@ -14,7 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from llm_backend.errors import ReceiptInvalid, ReceiptNotFound
 from llm_backend.proof import sampling_class
 from llm_backend.receipt import EngineFingerprint, Receipt
-from llm_backend.store.models import ReceiptRow
+from llm_backend.store.bodies import pack
+from llm_backend.store.models import ReceiptBodyRow, ReceiptRow
 
 
 def encode_receipt(receipt: Receipt) -> dict[str, Any]:
@@ -23,7 +24,7 @@ def encode_receipt(receipt: Receipt) -> dict[str, Any]:
     return {
         "digest": _digest(body),
         "format": receipt.format,
-        "body": body.decode(),
+        "body": pack(body.decode()),
         "prompt_tokens": len(receipt.request.prompt_token_ids),
         "completion_tokens": len(receipt.completion.tokens),
         "finish_reason": receipt.completion.finish_reason,
@@ -71,11 +72,15 @@ def check_body(digest: str, body: str) -> None:
 async def insert_receipt(connection: AsyncConnection, row: dict[str, Any]) -> None:
     """Insert unless a receipt with this digest is there, whoever else is inserting it right now."""
     insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
-    await connection.execute(insert(ReceiptRow).values(row).on_conflict_do_nothing())
+    columns = {name: value for name, value in row.items() if name != "body"}
+    await connection.execute(insert(ReceiptRow).values(columns).on_conflict_do_nothing())
+    body = {"digest": row["digest"], "body": row["body"]}
+    await connection.execute(insert(ReceiptBodyRow).values(body).on_conflict_do_nothing())
 
 
-async def fetch_body(connection: AsyncConnection, digest: str) -> str:
-    body = await connection.scalar(select(ReceiptRow.body).where(ReceiptRow.digest == digest))
+async def fetch_body(connection: AsyncConnection, digest: str) -> bytes:
+    """The packed body; see `bodies.unpack`."""
+    body = await connection.scalar(select(ReceiptBodyRow.body).where(ReceiptBodyRow.digest == digest))
     if body is None:
         raise ReceiptNotFound(f"No receipt {digest[:19]} is stored.", "encore list shows those that are.")
     return body

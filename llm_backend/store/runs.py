@@ -20,7 +20,7 @@ from llm_backend.receipt import (
     TokenRecord,
 )
 from llm_backend.run import Run
-from llm_backend.store.models import ComparisonRow, ReceiptRow, RunRow
+from llm_backend.store.models import ReceiptRow, RunRow
 from llm_backend.store.owner import this_process
 
 QUESTION_LENGTH = 200
@@ -59,14 +59,6 @@ def dump_chunk(tokens: Sequence[TokenRecord], text: str) -> dict[str, str]:
 
 def select_runs() -> AnySelect:
     """Every column of `Run`, for `to_run`."""
-    verdict = (
-        select(ComparisonRow.verdict)
-        .where(ComparisonRow.candidate_run_id == RunRow.id)
-        .order_by(ComparisonRow.created_at.desc())
-        .limit(1)
-        .correlate(RunRow)
-        .scalar_subquery()
-    )
     return select(
         RunRow.id,
         RunRow.chat_id,
@@ -92,7 +84,7 @@ def select_runs() -> AnySelect:
         ReceiptRow.fingerprint_digest,
         ReceiptRow.sampling_class,
         ReceiptRow.invalid_positions,
-        verdict.label("verdict"),
+        RunRow.verdict,
     ).outerjoin(ReceiptRow, ReceiptRow.digest == RunRow.digest)
 
 

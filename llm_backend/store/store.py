@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, Self
+from typing import Any, Literal, Unpack
 
 from sqlalchemy import ColumnElement, and_, delete, insert, or_, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from llm_backend.compare import Comparison
 from llm_backend.diagnose import Diagnosis
@@ -25,9 +24,10 @@ from llm_backend.proof import Seen
 from llm_backend.receipt import EngineFingerprint, GenerationRequest, Receipt, TokenRecord
 from llm_backend.run import Run
 from llm_backend.scoring import Check
+from llm_backend.store.bodies import unpack
 from llm_backend.store.comparisons import StoredComparison, comparison_values, to_comparison
-from llm_backend.store.database import open_database, refusals_as_sentences, writing
 from llm_backend.store.findings import StoredFinding, finding_values, to_finding
+from llm_backend.store.listing import Filters, RunFilter, select_page
 from llm_backend.store.models import ComparisonRow, FindingRow, ReceiptRow, RunRow, RunTokensRow
 from llm_backend.store.owner import is_gone, this_process
 from llm_backend.store.proofs import select_seen, to_seen
@@ -40,11 +40,10 @@ from llm_backend.store.receipts import (
     insert_receipt,
     token_dicts,
 )
+from llm_backend.store.retention import Retention
 from llm_backend.store.runs import dump_chunk, recovered_receipt, run_values, select_runs, to_run
+from llm_backend.store.search import index_run
 from llm_backend.tally import RepeatReport
-
-BUSY_TIMEOUT_S = 10.0
-"""How long a transaction waits for another process's write lock (SQLite)."""
 
 SILENCE = timedelta(hours=1)
 """A run recorded by a process that cannot be seen from here counts as lost after this long without a
@@ -53,20 +52,8 @@ token; well above `Settings.stall_timeout`, after which a living process would h
 _PREFIX = re.compile(r"[0-9a-f]{4,64}")
 
 
-class Store:
+class Store(Retention):
     """Open with `await Store.open(url)`; one per process, shared by everything in it."""
-
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
-        self._writer = writing(engine)
-
-    @classmethod
-    async def open(cls, url: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Self:
-        """Connect to an async SQLAlchemy URL and bring its tables up to date."""
-        return cls(await open_database(url, busy_timeout_s=busy_timeout_s))
-
-    async def close(self) -> None:
-        await self._engine.dispose()
 
     # -- recording ---------------------------------------------------------------------------------
 
@@ -98,7 +85,7 @@ class Store:
             engine=engine.model_dump_json(),
         )
         async with self._write() as connection:
-            await connection.execute(insert(RunRow).values(values))
+            await _insert_run(connection, values)
             return await _run(connection, values["id"])
 
     async def append(self, run_id: str, start: int, tokens: Sequence[TokenRecord], text: str) -> None:
@@ -165,10 +152,11 @@ class Store:
         """Import a receipt recorded elsewhere; the first run that has it already is returned as it is."""
         row = await asyncio.to_thread(encode_receipt, receipt)
         async with self._write() as connection:
+            # First the row: whoever imports the same receipt at this moment waits here and finds the run.
+            await insert_receipt(connection, row)
             known = await _first_run_with(connection, row["digest"])
             if known:
                 return known
-            await insert_receipt(connection, row)
             values = run_values(
                 receipt.request,
                 chat_id=chat_id,
@@ -176,7 +164,7 @@ class Store:
                 status=receipt.completion.status.value,
                 digest=row["digest"],
             )
-            await connection.execute(insert(RunRow).values(values))
+            await _insert_run(connection, values)
             return await _run(connection, values["id"])
 
     # -- reading -----------------------------------------------------------------------------------
@@ -192,22 +180,17 @@ class Store:
         limit: int = 50,
         before: str | None = None,
         replays: bool = True,
+        **more: Unpack[Filters],
     ) -> list[Run]:
-        """Newest first, of one chat or of all; `before` is the id of the last run of the page above."""
-        query = select_runs().order_by(RunRow.started_at.desc(), RunRow.id.desc()).limit(limit)
-        if chat_id is not None:
-            query = query.where(RunRow.chat_id == chat_id)
-        if not replays:
-            query = query.where(RunRow.kind != "replay")
+        """Newest first, of one chat or of all; `before` is the id of the last run of the page above.
+
+        `more`: what else they have in common; see `listing.RunFilter`.
+        """
+        wanted = RunFilter(chat_id=chat_id, replays=replays, **more)
+        dialect = self._engine.dialect.name
         async with self._read() as connection:
-            if before is not None:
-                last = await _run(connection, before)
-                query = query.where(
-                    or_(
-                        RunRow.started_at < last.started_at,
-                        and_(RunRow.started_at == last.started_at, RunRow.id < last.id),
-                    )
-                )
+            last = None if before is None else await _run(connection, before)
+            query = select_page(wanted, limit=limit, before=last, dialect=dialect)
             return [to_run(row) for row in await connection.execute(query)]
 
     async def run_by_digest_prefix(self, prefix: str) -> Run:
@@ -221,7 +204,9 @@ class Store:
         async with self._read() as connection:
             found = await connection.scalars(
                 select(ReceiptRow.digest)
-                .where(ReceiptRow.digest.startswith(f"sha256:{hexadecimal}"))
+                # Not LIKE: neither database serves it from the index. "g" comes after every digit.
+                .where(ReceiptRow.digest >= f"sha256:{hexadecimal}")
+                .where(ReceiptRow.digest < f"sha256:{hexadecimal}g")
                 .order_by(ReceiptRow.digest)
                 .limit(2)
             )
@@ -267,6 +252,8 @@ class Store:
         values = comparison_values(reference_run_id, candidate_run_id, comparison, diagnosis)
         async with self._write() as connection:
             await connection.execute(insert(ComparisonRow).values(values))
+            latest = update(RunRow).where(RunRow.id == candidate_run_id)
+            await connection.execute(latest.values(verdict=values["verdict"]))
         return str(values["id"])
 
     async def comparisons(self, run_id: str) -> list[StoredComparison]:
@@ -338,21 +325,10 @@ class Store:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def _read(self) -> AsyncIterator[AsyncConnection]:
-        with refusals_as_sentences():
-            async with self._engine.begin() as connection:
-                yield connection
-
-    @asynccontextmanager
-    async def _write(self) -> AsyncIterator[AsyncConnection]:
-        with refusals_as_sentences():
-            async with self._writer.begin() as connection:
-                yield connection
-
     async def _body(self, digest: str) -> str:
         async with self._read() as connection:
-            return await fetch_body(connection, digest)
+            packed = await fetch_body(connection, digest)
+        return await asyncio.to_thread(unpack, digest, packed)
 
     async def _recover_one(self, run_id: str) -> Run | None:
         async with self._read() as connection:
@@ -404,6 +380,11 @@ class Store:
 def _is_lost(owner: str, touched_at: datetime) -> bool:
     gone = is_gone(owner)
     return datetime.now(UTC) - touched_at > SILENCE if gone is None else gone
+
+
+async def _insert_run(connection: AsyncConnection, values: dict[str, Any]) -> None:
+    await connection.execute(insert(RunRow).values(values))
+    await index_run(connection, values["id"], values["question"], values["started_at"])
 
 
 async def _run(connection: AsyncConnection, run_id: str) -> Run:

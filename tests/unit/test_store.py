@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sqlite3
 import threading
 from collections.abc import AsyncIterator
@@ -24,6 +25,7 @@ from llm_backend.receipt import Receipt, Status, TokenRecord, parse_receipt
 from llm_backend.scoring import Calibration, Check, TokenScore, judge, score
 from llm_backend.store import QUESTION_LENGTH, Run, Store
 from llm_backend.store import store as store_module
+from llm_backend.store.bodies import pack, unpack
 from llm_backend.store.models import RunRow
 from llm_backend.tally import Branch, ForkPoint, LoadSeen, Repeat, RepeatReport, Shape, Step
 
@@ -233,7 +235,7 @@ class TestDigestPrefix:
         await recorded(store)
         for tail in ("0", "1"):
             await database.sql(
-                "INSERT INTO receipts SELECT :digest, format, body, prompt_tokens, completion_tokens, "
+                "INSERT INTO receipts SELECT :digest, format, prompt_tokens, completion_tokens, "
                 "finish_reason, fingerprint_digest, sampling_class, invalid_positions "
                 "FROM receipts LIMIT 1",
                 digest="sha256:abcd" + tail * 60,
@@ -261,15 +263,25 @@ class TestTampering:
     async def test_an_edited_body(self, store: Store, database: Database, old: str, new: str) -> None:
         digest = (await recorded(store)).digest
         assert digest is not None
-        await database.sql("UPDATE receipts SET body = replace(body, :old, :new)", old=old, new=new)
+        ((body,),) = await database.sql("SELECT body FROM receipt_bodies")
+        text = unpack(digest, body)
+        assert old in text
+        await database.sql("UPDATE receipt_bodies SET body = :body", body=pack(text.replace(old, new)))
         for read in (store.receipt(digest), store.receipt_json(digest), store.tokens(digest, 0, 1)):
             with pytest.raises(ReceiptInvalid, match=f"{digest[:19]} was altered"):
                 await read
 
+    async def test_a_body_that_is_none(self, store: Store, database: Database) -> None:
+        digest = (await recorded(store)).digest
+        assert digest is not None
+        await database.sql("UPDATE receipt_bodies SET body = :body", body=b"nonsense")
+        with pytest.raises(ReceiptInvalid, match="cannot be unpacked"):
+            await store.receipt(digest)
+
     async def test_a_receipt_filed_under_anothers_digest(self, store: Store, database: Database) -> None:
         first, second = await recorded(store), await recorded(store, receipt([1]))
         await database.sql(
-            "UPDATE receipts SET body = (SELECT body FROM receipts WHERE digest = :digest)",
+            "UPDATE receipt_bodies SET body = (SELECT body FROM receipt_bodies WHERE digest = :digest)",
             digest=second.digest,
         )
         with pytest.raises(ReceiptInvalid):
@@ -483,7 +495,7 @@ class TestRefusals:
             await connection.exec_driver_sql(f"PRAGMA max_page_count = {pages.scalar_one() + 1}")
         run = await store.begin(request(), ENGINE, chat_id="chat", kind="ask")
         with pytest.raises(StoreError, match="disk is full"):
-            await store.finish(run.id, receipt(text="x" * 100_000), ttft_s=None, duration_s=None)
+            await store.finish(run.id, receipt(text=os.urandom(50_000).hex()), ttft_s=None, duration_s=None)
         assert (await store.run(run.id)).status == "running"
         assert await database.sql("SELECT * FROM receipts") == []
 
