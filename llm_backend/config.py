@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -49,6 +50,14 @@ class Settings(BaseSettings):
     models_dir: Path = ROOT / "models"
     log_file: Path = ROOT / "llm.log"
     app_log_file: Path = ROOT / "app.log"
+    log_format: Literal["text", "json"] = "text"
+    """How the app writes its own log; json is one object per line."""
+    log_max_mb: Annotated[int, Field(ge=1)] = 64
+    """Megabytes after which llm.log and app.log are put aside, while their servers run on."""
+    stop_grace: Annotated[float, Field(ge=0, le=600)] = 10.0
+    """Seconds that running answers get to finish when the app is asked to end."""
+    root_path: str = ""
+    """Where a proxy serves the chat: "/math" for https://school.example/math/."""
     stall_timeout: Annotated[float, Field(gt=0)] = 300.0
     """Seconds without a byte from a streaming engine before the run is marked interrupted."""
 
@@ -58,6 +67,14 @@ class Settings(BaseSettings):
         if isinstance(value, str):
             return tuple(url.strip().rstrip("/") for url in value.split(",") if url.strip())
         return value
+
+    @field_validator("root_path")
+    @classmethod
+    def _one_form(cls, value: str) -> str:
+        path = value.strip("/")
+        if path and not re.fullmatch(r"[A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]+)*", path):
+            raise ValueError("a path such as /math is wanted: letters, digits and . _ ~ - between slashes")
+        return f"/{path}" if path else ""
 
     @field_validator("engine_manifests", mode="before")
     @classmethod

@@ -32,6 +32,9 @@ FLUSH_TOKENS = 64
 FLUSH_SECONDS = 1.0
 """How much of a running answer a crash can cost: whichever is reached first."""
 
+APP_STOPPED = "Encore was stopped"
+"""Cancel a task with this message when nobody pressed Stop: its run is then an interrupted one."""
+
 WATCH_SECONDS = 1.0
 """How often the engine is asked who else it is serving."""
 
@@ -147,6 +150,8 @@ class Recording:
             status, detail = Status.COMPLETE, ""
         elif isinstance(error, EngineInterrupted):
             status, detail = Status.INTERRUPTED, error.reason
+        elif isinstance(error, asyncio.CancelledError) and error.args == (APP_STOPPED,):
+            status, detail = Status.INTERRUPTED, APP_STOPPED
         elif isinstance(error, asyncio.CancelledError | GeneratorExit):
             status, detail = Status.STOPPED, ""
         else:

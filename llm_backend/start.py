@@ -115,7 +115,14 @@ def _start_engine(settings: Settings, host: str, signals: Signals, running: Exit
     say(f"Starting {plan.model.name} on {plan.device}, profile {plan.profile}; log: {settings.log_file}")
     with signals.deferred():
         pid_file = _pid_file(settings, "engine")
-        engine = launch(plan, inherited=os.environ, log=settings.log_file, cwd=ROOT, pid_file=pid_file)
+        engine = launch(
+            plan,
+            inherited=os.environ,
+            log=settings.log_file,
+            log_max_mb=settings.log_max_mb,
+            cwd=ROOT,
+            pid_file=pid_file,
+        )
         running.callback(settings.manifest_file.unlink, missing_ok=True)
         running.callback(_end, engine.child, signals)
     progress = Progress()
@@ -143,11 +150,12 @@ def _start_app(settings: Settings, signals: Signals, running: ExitStack) -> Chil
             (sys.executable, "-m", "llm_backend.ui"),
             header=f"Encore app at {url}",
             log=settings.app_log_file,
+            log_max_mb=settings.log_max_mb,
             pid_file=_pid_file(settings, "app"),
             cwd=ROOT,
             environ=os.environ,
         )
-        running.callback(_end, app, signals)
+        running.callback(_end, app, signals, deadline=_app_deadline(settings))
     while not _answers(f"{url}/healthz"):
         app.ensure_alive()
         time.sleep(POLL)
@@ -155,11 +163,16 @@ def _start_app(settings: Settings, signals: Signals, running: ExitStack) -> Chil
     return app
 
 
-def _end(child: Child, signals: Signals) -> None:
+def _app_deadline(settings: Settings) -> float:
+    """Answers may finish first; then it stores what it has, as any server ends."""
+    return settings.stop_grace + STOP_DEADLINE
+
+
+def _end(child: Child, signals: Signals, *, deadline: float = STOP_DEADLINE) -> None:
     signals.ending()
     if child.process.alive():
         say(f"Stopping the {child.name}… (Ctrl-C again ends it at once)")
-    child.end(hurry=signals.impatient)
+    child.end(hurry=signals.impatient, deadline=deadline)
 
 
 def _answers(url: str) -> bool:
@@ -199,9 +212,9 @@ def stop_all(settings: Settings) -> int:
     ]
     for part in found:
         if supervisor := supervisors[part]:
-            ask_to_end(supervisor, deadline=STOP_DEADLINE + 5)
+            ask_to_end(supervisor, deadline=_app_deadline(settings) + STOP_DEADLINE + 5)
         if child := children[part]:
-            stop(child)
+            stop(child, deadline=_app_deadline(settings) if part == "app" else STOP_DEADLINE)
     for part in _PARTS["up"]:
         _pid_file(settings, part).unlink(missing_ok=True)
     settings.manifest_file.unlink(missing_ok=True)

@@ -86,7 +86,12 @@ async def engine_variant(
     plan = await asyncio.to_thread(plan_variant, settings, variant, folder, say)
     # Not in a thread: between the start and the `try` nothing can cancel this task.
     running = launch(
-        plan, inherited=os.environ, log=folder / "llm.log", cwd=ROOT, pid_file=folder / "engine.pid"
+        plan,
+        inherited=os.environ,
+        log=folder / "llm.log",
+        log_max_mb=settings.log_max_mb,
+        cwd=ROOT,
+        pid_file=folder / "engine.pid",
     )
     guard: subprocess.Popen[bytes] | None = None
     waiting: asyncio.Task[Manifest] | None = None

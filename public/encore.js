@@ -40,6 +40,9 @@
   status.id = 'encore-status';
   status.setAttribute('role', 'status');
 
+  // Below a proxy's prefix the page's own address may be anything: ask where the application begins.
+  const root = document.querySelector('meta[property="og:root_path"]')?.content ?? '';
+
   function part(id, build) {
     let element = document.getElementById(id);
     if (build === null) {
@@ -90,7 +93,7 @@
   async function poll() {
     let wait = POLL_MS.other;
     try {
-      const response = await fetch('status');
+      const response = await fetch(`${root}/status`);
       const state = await response.json();
       show(state);
       if (state.engine === 'ready') wait = POLL_MS.ready;

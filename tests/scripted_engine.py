@@ -18,6 +18,7 @@ import random
 import re
 import socket
 import threading
+import time
 import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -91,11 +92,15 @@ class Script:
     running: float = 0.0
     tokenizes: bool = True
     """Whether `/tokenize` exists."""
+    waiting: float = 0.0
     served: int | None = None
     """What the counter of finished requests says; None leaves it out."""
     replies: deque[Reply] = field(default_factory=deque)
     bodies: list[bytes] = field(default_factory=list)
     in_flight: int = 0
+    at_once: int | None = None
+    """Streams computed together; later ones wait for their turn, as with vLLM's --max-num-seqs."""
+    queued: int = 0
     default: Reply = field(default_factory=Reply)
     answer: Callable[[dict[str, Any]], Reply] | None = None
     """Chooses by the request's body where nothing is queued."""
@@ -129,6 +134,7 @@ class ScriptedEngine:
 
     def __init__(self, script: Script | None = None) -> None:
         self.script = script or Script()
+        self._turns: deque[asyncio.Event] = deque()
         self.app = Starlette(
             routes=[
                 Route("/health", self.health),
@@ -157,10 +163,13 @@ class ScriptedEngine:
         return JSONResponse({"object": "list", "data": [model]})
 
     async def metrics(self, _: Request) -> Response:
-        running = self.script.running + self.script.in_flight
+        running, waiting = self.script.running + self.script.in_flight, self.script.waiting
+        waiting += self.script.queued
         text = (
             "# TYPE vllm:num_requests_running gauge\n"
             f'vllm:num_requests_running{{engine="0",model_name="{self.script.model}"}} {running}\n'
+            "# TYPE vllm:num_requests_waiting gauge\n"
+            f'vllm:num_requests_waiting{{engine="0",model_name="{self.script.model}"}} {waiting}\n'
         )
         if self.script.served is not None:
             text += (
@@ -239,12 +248,28 @@ class ScriptedEngine:
         return body, reply, None
 
     async def _stream(self, body: dict[str, Any], reply: Reply) -> AsyncIterator[str]:
+        await self._turn()
         self.script.in_flight += 1
         try:
             async for line in self._lines(body, reply):
                 yield line
         finally:
             self.script.in_flight -= 1
+            if self._turns:
+                self._turns.popleft().set()
+
+    async def _turn(self) -> None:
+        if self.script.at_once is None or self.script.in_flight < self.script.at_once:
+            return
+        turn = asyncio.Event()
+        self._turns.append(turn)
+        self.script.queued += 1
+        try:
+            await turn.wait()
+        finally:
+            self.script.queued -= 1
+            if turn in self._turns:
+                self._turns.remove(turn)
 
     async def _lines(self, body: dict[str, Any], reply: Reply) -> AsyncIterator[str]:
         def chunk(**fields: Any) -> str:
@@ -266,7 +291,7 @@ class ScriptedEngine:
             head["prompt_token_ids"] = _prompt(body, reply.prompt_suffix)
         yield chunk(**head)
         strike = len(tokens) if reply.ending_after is None else reply.ending_after
-        thinking = False
+        thinking, began = False, time.monotonic()
         for start in range(0, min(len(tokens), strike), reply.tokens_per_chunk):
             part = tokens[start : min(start + reply.tokens_per_chunk, strike)]
             shown = [
@@ -280,8 +305,9 @@ class ScriptedEngine:
             if reply.token_ids and body.get("return_token_ids"):
                 choice["token_ids"] = [token_id(token) for token in shown]
             yield chunk(choices=[choice])
-            if reply.tokens_per_second:
-                await asyncio.sleep(len(part) / reply.tokens_per_second)
+            if reply.tokens_per_second:  # by the clock, so that a busy machine does not slow the rate
+                due = began + (start + len(part)) / reply.tokens_per_second
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
         if reply.ending == "close":
             raise ConnectionResetError("scripted: the engine goes away")
         if reply.ending == "error":

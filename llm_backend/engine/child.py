@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from llm_backend.engine.log_writer import rotate
 from llm_backend.engine.phase import tail
-from llm_backend.engine.process import Owned, own, spawn, stop, write_pid_file
+from llm_backend.engine.process import STOP_DEADLINE, Owned, own, spawn, stop, write_pid_file
 from llm_backend.errors import LaunchError
 
-KEPT_LOGS = 5
-"""Logs of earlier starts that are kept, as llm.log.1 (newest) and so on."""
-
 _LAST_LINES = 12
+_LAST_WORDS_S = 1.0
+"""Workers that outlive their server may hold its log open for longer than anyone should wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,7 @@ class Child:
         *,
         header: str,
         log: Path,
+        log_max_mb: int,
         pid_file: Path,
         cwd: Path,
         environ: Mapping[str, str],
@@ -55,7 +56,7 @@ class Child:
                 "Make room or correct the permissions there.",
             ) from None
         began = time.monotonic()
-        popen = spawn(argv, log=log, cwd=cwd, environ=environ)
+        popen = spawn(argv, log=log, log_max_mb=log_max_mb, cwd=cwd, environ=environ)
         process = own(popen.pid)
         write_pid_file(pid_file, process)
         return cls(name, popen, process, log, pid_file, began)
@@ -69,6 +70,7 @@ class Child:
         code = self.popen.poll()
         if code is None:
             return
+        self._wait_for_last_words()
         how = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
         end = "\n".join(f"  {line}" for line in tail(self.log, _LAST_LINES))
         raise LaunchError(
@@ -76,18 +78,13 @@ class Child:
             exit_code=(code if code > 0 else 128 - code) if code else 1,
         )
 
-    def end(self, hurry: Callable[[], bool] = lambda: False) -> None:
-        """Stop the server and its workers, and forget them."""
-        stop(self.process, reap=self.popen.poll, hurry=hurry)
+    def _wait_for_last_words(self) -> None:
+        """Its log has a writer of its own, which ends once everything is written."""
+        limit = time.monotonic() + _LAST_WORDS_S
+        while self.process.members() and time.monotonic() < limit:
+            time.sleep(0.02)
+
+    def end(self, hurry: Callable[[], bool] = lambda: False, *, deadline: float = STOP_DEADLINE) -> None:
+        """Stop the server and its workers, which get `deadline` seconds for it, and forget them."""
+        stop(self.process, reap=self.popen.poll, hurry=hurry, deadline=deadline)
         self.pid_file.unlink(missing_ok=True)
-
-
-def rotate(log: Path) -> None:
-    """Keep an earlier log as `.1`, the one before as `.2`, and so on; anything but a file stays as it is."""
-    if not log.is_file() or log.stat().st_size == 0:
-        return
-    for number in range(KEPT_LOGS - 1, 0, -1):
-        older = log.with_name(f"{log.name}.{number}")
-        if older.is_file():
-            older.replace(log.with_name(f"{log.name}.{number + 1}"))
-    log.replace(log.with_name(f"{log.name}.1"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ is httpx's own default, too: a request sent in that very moment failed as if no 
 _JSON = {"Content-Type": "application/json"}
 
 RUNNING_METRIC = "vllm:num_requests_running"
+WAITING_METRIC = "vllm:num_requests_waiting"
 SERVED_METRIC = "vllm:request_success_total"
 
 
@@ -85,6 +87,8 @@ class EngineClient:
             max_keepalive_connections=theirs.max_keepalive_connections,
             keepalive_expiry=KEPT_S,
         )
+        self.generated_at = float("-inf")
+        """`time.monotonic()` when a token last arrived: proof that the engine generates."""
         self._openai = AsyncOpenAI(
             base_url=f"{self.url}/v1",
             api_key=api_key or "none",
@@ -228,6 +232,10 @@ class EngineClient:
         """Requests in flight on the engine now, or None where `/metrics` does not say."""
         return await self._metric(RUNNING_METRIC)
 
+    async def waiting(self) -> int | None:
+        """Requests the engine has accepted and not begun, or None where `/metrics` does not say."""
+        return await self._metric(WAITING_METRIC)
+
     async def served(self) -> int | None:
         """Requests the engine has finished since its start, or None where `/metrics` does not say."""
         return await self._metric(SERVED_METRIC)
@@ -241,6 +249,37 @@ class EngineClient:
         lines = "\n".join(line for line in response.text.splitlines() if line.startswith(name))
         samples = [s for family in text_string_to_metric_families(lines + "\n") for s in family.samples]
         return int(sum(sample.value for sample in samples)) if samples else None
+
+    async def generate_one(self, within_s: float) -> None:
+        """Have the engine generate one token, as a chat request would.
+
+        Raises `EngineUnreachable`, or `EngineNotReady` when none came within `within_s` seconds.
+        """
+        model = (await self.identity()).model
+        body = {
+            "model": model,
+            "messages": [{"role": "user", "content": "1"}],
+            "max_tokens": 1,
+            "temperature": 0.0,
+        }
+        try:
+            response = await self._http.post("/v1/chat/completions", json=body, timeout=within_s)
+            choices = response.json().get("choices") if response.is_success else None
+        except httpx.TimeoutException:
+            raise EngineNotReady(
+                f"The engine generated nothing within {within_s:.0f} s.",
+                "It may be busy with long answers, or stuck: see llm.log.",
+            ) from None
+        except httpx.HTTPError:
+            raise EngineUnreachable(self.url) from None
+        except (ValueError, AttributeError):  # not JSON, or not an object
+            choices = None
+        if not choices:
+            raise EngineNotReady(
+                f"The engine answers, but generates nothing (HTTP {response.status_code}).",
+                "Restart it with ./start.sh; details are in llm.log.",
+            )
+        self.generated_at = time.monotonic()
 
     async def prefill(self, model: str, token_ids: Sequence[int]) -> Prefill:
         """The engine's logprob of every token of a sequence, from one prefill and nothing cached.
@@ -358,6 +397,8 @@ class EngineStream:
                     raise EngineInterrupted(count, "it sent something that is not a chunk")
                 delta = self.fold.feed(chunk)
                 count += len(delta.tokens)
+                if delta.tokens:
+                    self._client.generated_at = time.monotonic()
                 if delta.text or delta.tokens:
                     yield delta
         except openai.APITimeoutError:

@@ -125,7 +125,13 @@ class RunningEngine:
 
 
 def launch(
-    plan: LaunchPlan, *, inherited: Mapping[str, str], log: Path, cwd: Path, pid_file: Path
+    plan: LaunchPlan,
+    *,
+    inherited: Mapping[str, str],
+    log: Path,
+    log_max_mb: int,
+    cwd: Path,
+    pid_file: Path,
 ) -> RunningEngine:
     """Start the server. The caller has checked that none of ours is running."""
     start_id, started_at = str(uuid.uuid4()), datetime.now(UTC)
@@ -133,7 +139,16 @@ def launch(
     if plan.self_check is not None:
         plan.self_check.unlink(missing_ok=True)  # an earlier engine's findings are not this one's
     header = f"Encore start {start_id} at {started_at.isoformat(timespec='seconds')}\n{' '.join(argv)}"
-    child = Child.start("engine", argv, header=header, log=log, pid_file=pid_file, cwd=cwd, environ=environ)
+    child = Child.start(
+        "engine",
+        argv,
+        header=header,
+        log=log,
+        log_max_mb=log_max_mb,
+        pid_file=pid_file,
+        cwd=cwd,
+        environ=environ,
+    )
     return RunningEngine(plan, child, environ, start_id, started_at)
 
 

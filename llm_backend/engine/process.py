@@ -13,11 +13,14 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+LOG_WRITER = Path(__file__).with_name("log_writer.py")
 
 STOP_DEADLINE = 15.0
 """Seconds between asking a process to end and killing its group. vLLM takes about 2."""
@@ -54,12 +57,17 @@ class Owned:
 
 
 def spawn(
-    argv: Sequence[str], *, log: Path, cwd: Path, environ: Mapping[str, str]
+    argv: Sequence[str], *, log: Path, log_max_mb: int, cwd: Path, environ: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start `argv` as leader of a new session, both output streams appended to `log` in order."""
+    """Start `argv` as leader of a new session, both output streams appended to `log` in order.
+
+    The log is put aside whenever it has grown to `log_max_mb` megabytes; see `log_writer`.
+    """
+    # By its file and isolated (-I): folder and environment are the server's.
+    writer = (sys.executable, "-I", str(LOG_WRITER), str(log), str(log_max_mb))
     with log.open("ab") as output:
         return subprocess.Popen(
-            argv,
+            (*writer, *argv),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

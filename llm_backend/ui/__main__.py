@@ -7,7 +7,6 @@ instance that failed later would delete the one of the first when it exits.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import socket
 import sys
@@ -17,6 +16,7 @@ import uvicorn
 from llm_backend.config import ROOT, Settings, load_settings
 from llm_backend.errors import EncoreError
 from llm_backend.store import Store
+from llm_backend.ui import logs
 
 
 def main() -> int:
@@ -52,19 +52,23 @@ def _listen(settings: Settings) -> socket.socket:
 def _serve(settings: Settings, listening: socket.socket) -> None:
     # Chainlit reads its config from here when it is imported.
     os.environ["CHAINLIT_APP_ROOT"] = str(ROOT)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for chatty in ("alembic", "httpx", "httpx2", "socketio", "engineio"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
-    from llm_backend.ui.server import create_app
+    if settings.root_path:
+        # What Chainlit's page prefixes to every address; `guard.py` takes it off again.
+        os.environ["CHAINLIT_PARENT_ROOT_PATH"] = settings.root_path
+    logs.configure(settings.log_format)
+    from llm_backend.ui.server import DrainingServer, create_app
+
+    logs.configure(settings.log_format)  # again: importing Chainlit sets up its own
 
     config = uvicorn.Config(
         create_app(settings),
+        log_config=None,
         log_level="warning",
         timeout_graceful_shutdown=5,
         # One process: Chainlit keeps sessions in memory.
         workers=1,
     )
-    uvicorn.Server(config).run(sockets=[listening])
+    DrainingServer(config, settings.stop_grace).run(sockets=[listening])
 
 
 if __name__ == "__main__":

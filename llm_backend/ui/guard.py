@@ -36,13 +36,15 @@ POLICY = "; ".join(
 class Guard:
     """ASGI middleware around the whole application."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, root_path: str = "") -> None:
         self._app = app
+        self._root_path = root_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
+        scope = self._below_root(scope)
         if _from_elsewhere(scope):
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})
@@ -63,6 +65,14 @@ class Guard:
             await send(message)
 
         await self._app(scope, receive, send_guarded)
+
+    def _below_root(self, scope: Scope) -> Scope:
+        """Without the prefix under which a proxy serves us, whether or not the proxy took it off."""
+        root, path = self._root_path, scope["path"]
+        if not root or not (path == root or path.startswith(f"{root}/")):
+            return scope
+        raw = scope.get("raw_path") or path.encode()
+        return {**scope, "path": path[len(root) :] or "/", "raw_path": raw[len(root) :] or b"/"}
 
 
 def _from_elsewhere(scope: Scope) -> bool:

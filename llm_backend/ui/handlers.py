@@ -25,6 +25,7 @@ from llm_backend.ui.backend import backend
 from llm_backend.ui.engine_watch import status_sentence
 from llm_backend.ui.problems import reporting, show_problem
 from llm_backend.ui.prose import readable_prose
+from llm_backend.ui.queueing import place_shown
 from llm_backend.ui.replaying import check_in_chat, read_plan, repeat_in_chat, replay_in_chat
 from llm_backend.ui.session import ChatSession, current_session, start_session
 from llm_backend.ui.settings_form import read_form, widgets
@@ -181,6 +182,8 @@ async def _one_at_a_time(
     async with reporting(session.lang, retry=retry):
         if session.busy:
             raise EncoreError(text("problem.busy", session.lang))
+        if backend().draining:
+            raise EncoreError(text("health.stopping", session.lang))
         task = asyncio.current_task()
         assert task is not None
         # Chainlit forgets this for edited messages and for actions, and Stop would do nothing.
@@ -227,8 +230,14 @@ async def _ask_engine(session: ChatSession, message_id: str) -> None:
     view = AnswerView(session.lang)
     try:
         with engines.using(engine):
-            async with view, recording:
+            async with (
+                view,
+                backend().line(engine).place(identity.max_num_seqs) as place,
+                place_shown(place, session.lang) as begun,
+                recording,
+            ):
                 async for delta in recording:
+                    begun()
                     view.feed(delta.text)
     except asyncio.CancelledError:
         if recording.run is None:  # the engine had not even begun: no run line will say so

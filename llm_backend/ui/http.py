@@ -65,12 +65,15 @@ async def _refused(_: Request, error: Exception) -> JSONResponse:
 
 
 @router.get("/healthz")
-async def health() -> dict[str, Any]:
-    """For machines: the app answers, and whether an engine can."""
-    status = await backend().watch.status()
-    members = await backend().engines.look()
-    return {
-        "app": "ok",
+async def health(accept_language: AcceptLanguage = None) -> JSONResponse:
+    """For machines: 200 when a question asked now would be answered, else 503 and what is wrong."""
+    lang, draining = pick_language(accept_language), backend().draining
+    found = await backend().health.look(lang)
+    status, members = found.status, await backend().engines.look()
+    document = {
+        "app": "stopping" if draining else "ok",
+        "ready": found.ready and not draining,
+        "problem": text("health.stopping", lang) if draining else found.sentence,
         "version": __version__,
         "engine": {
             "kind": status.kind,
@@ -79,6 +82,7 @@ async def health() -> dict[str, Any]:
         },
         "engines": {"configured": len(members), "ready": sum(member.ready for member in members)},
     }
+    return JSONResponse(document, 200 if document["ready"] else 503, headers={"Cache-Control": "no-store"})
 
 
 @router.get("/status")
@@ -106,7 +110,18 @@ async def _is_demo() -> bool:
 
 @router.get("/metrics")
 async def metrics_page() -> Response:
-    return Response(metrics.exposition(), media_type="text/plain; version=0.0.4")
+    parts = backend()
+    status = await parts.watch.status()
+    ready = [member.client for member in parts.engines.members if member.ready]
+    running = _sum_known(await asyncio.gather(*(engine.running() for engine in ready)))
+    waiting = _sum_known(await asyncio.gather(*(engine.waiting() for engine in ready)))
+    page = metrics.exposition(active=parts.active, state=status.kind, running=running, waiting=waiting)
+    return Response(page, media_type="text/plain; version=0.0.4")
+
+
+def _sum_known(counts: list[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 @router.get("/strings")

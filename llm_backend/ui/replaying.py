@@ -112,7 +112,7 @@ async def replay_in_chat(session: ChatSession, run_id: str, engine_number: objec
             )
         teller.comparison, teller.kept = result.comparison_id, True
     metrics.count_run(result.run)
-    metrics.count_comparison(result.comparison)
+    metrics.count_comparison(result.comparison, result.run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +178,9 @@ async def repeat_in_chat(session: ChatSession, plan: Plan) -> None:
 async def _count(report: RepeatReport) -> None:
     for step in report.steps:
         for repeat in step.repeats:
-            metrics.count_run(await backend().store.run(repeat.run_id))
-            metrics.count_comparison(repeat.comparison)
+            run = await backend().store.run(repeat.run_id)
+            metrics.count_run(run)
+            metrics.count_comparison(repeat.comparison, run)
 
 
 async def check_in_chat(session: ChatSession, run_id: str) -> None:
@@ -197,3 +198,4 @@ async def check_in_chat(session: ChatSession, run_id: str) -> None:
             result = await check(engine, recorded, calibrations, on_progress=on_progress)
         await backend().store.add_finding(run_id, result)
         teller.kept = True
+    metrics.count_check(result.verdict)

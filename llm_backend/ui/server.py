@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import uvicorn
 from chainlit.session import ws_sessions_id
 from chainlit.utils import mount_chainlit
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from llm_backend.config import ROOT, Settings
-from llm_backend.ui.backend import running_backend
+from llm_backend.ui.backend import backend, running_backend
 from llm_backend.ui.guard import Guard
 from llm_backend.ui.http import add_routes
 
@@ -32,4 +35,22 @@ def create_app(settings: Settings) -> ASGIApp:
     # Before Chainlit: at path "" it answers whatever is left with its single page.
     add_routes(app)
     mount_chainlit(app, str(ROOT / "app.py"), path="")
-    return Guard(app)
+    return Guard(app, settings.root_path)
+
+
+class DrainingServer(uvicorn.Server):
+    """Asked to end, it lets running answers finish while their pages are still connected.
+
+    uvicorn itself would close the websockets first. A second signal ends the waiting (`force_exit`).
+    """
+
+    def __init__(self, config: uvicorn.Config, grace_s: float) -> None:
+        super().__init__(config)
+        self._grace_s = grace_s
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        draining = asyncio.create_task(backend().drain(self._grace_s))
+        while not draining.done() and not self.force_exit:
+            await asyncio.wait((draining,), timeout=0.1)
+        draining.cancel()
+        await super().shutdown(sockets)

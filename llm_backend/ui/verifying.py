@@ -108,7 +108,7 @@ async def _finish(message: cl.Message, settings: Settings, report: Verification,
     report_id = uuid.uuid4().hex
     file = settings.data_dir / "reports" / f"{report_id}.html"
     await asyncio.to_thread(_keep, file, verification_html(report, lang))
-    link = f"[{text('verify.chat.open', lang)}](/reports/{report_id})"
+    link = f"[{text('verify.chat.open', lang)}]({settings.root_path}/reports/{report_id})"
     cut_short = [readable_prose(evidence_text(report.cut_short, lang))] if report.cut_short else []
     said = readable_prose(str(headline(report, lang)))
     message.content = "\n\n".join([f"**{said}**", *cut_short, link])

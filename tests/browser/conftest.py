@@ -56,6 +56,7 @@ def running_app(engine_url: str, folder: Path, **extra: str) -> Iterator[str]:
         "ENCORE_DATA_DIR": str(folder / "data"),
         "ENCORE_RUN_DIR": str(folder / "run"),
         "ENCORE_LOG_FILE": str(folder / "llm.log"),
+        "ENCORE_STOP_GRACE": "0",
         **extra,
     }
     log_path = folder / "app.log"

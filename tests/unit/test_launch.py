@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from llm_backend.engine import preflight, probe
-from llm_backend.engine.child import KEPT_LOGS, rotate
 from llm_backend.engine.gpu import Gpu, memory_in, parse_listing, visible
 from llm_backend.engine.identity import effective_facts, fingerprint, relevant_environment
 from llm_backend.engine.launch import LaunchPlan
+from llm_backend.engine.log_writer import KEPT_LOGS, rotate
 from llm_backend.engine.model import Model, find_model, locate
 from llm_backend.engine.profiles import LaunchValues, rows
 from llm_backend.errors import LaunchError

@@ -67,3 +67,18 @@ def test_reading_a_page_needs_no_origin_but_carries_the_policy(client: TestClien
 
 def test_files_that_keep_their_names_are_asked_for_again(client: TestClient) -> None:
     assert client.get("/public/x.css").headers["cache-control"] == "no-cache"
+
+
+@pytest.mark.parametrize("prefix", ["", "/math"])
+def test_below_a_proxys_prefix_it_matters_not_whether_the_proxy_takes_it_off(prefix: str) -> None:
+    """RC-38."""
+    routes = [Route("/page", page), Route("/", page), WebSocketRoute("/ws/socket.io", socket)]
+    with TestClient(Guard(Starlette(routes=routes), "/math")) as client:
+        assert client.get(f"{prefix}/page").text == "page"
+        assert client.get(f"{prefix}/").text == "page"
+        assert client.get(prefix or "/").text == "page"
+        with client.websocket_connect(f"{prefix}/ws/socket.io", headers={"origin": HERE}) as websocket:
+            assert websocket.receive_text() == "hello"
+        assert client.get("/mathematics").status_code == 404
+        refused = client.get(f"{prefix}/ws/socket.io", headers={"origin": ELSEWHERE})
+        assert refused.status_code == 403, "the guard sees what the application sees"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from prometheus_client.parser import text_string_to_metric_families
 from scripted_engine import Reply, Script
 
 from llm_backend.access import open_calibrations
@@ -23,7 +26,9 @@ from llm_backend.repeat import Repetition
 from llm_backend.replay import ReplayResult, replay
 from llm_backend.run import Run
 from llm_backend.ui.backend import Backend, running_backend
+from llm_backend.ui.health import PROOF_S
 from llm_backend.ui.http import LARGEST_WINDOW, add_routes
+from llm_backend.ui.metrics import count_comparison, count_run
 
 
 @pytest.fixture
@@ -303,10 +308,62 @@ class TestHealth:
         monkeypatch.setattr("llm_backend.ui.engine_watch.MAX_AGE_S", 0.0)
         assert (await client.get("/healthz")).json()["engine"]["kind"] == "ready"
         engine_script.health = 503
-        health = (await client.get("/healthz")).json()
-        assert health["app"] == "ok"
+        answer = await client.get("/healthz")
+        assert answer.status_code == 503
+        health = answer.json()
+        assert (health["app"], health["ready"]) == ("ok", False)
+        assert health["problem"]
         assert health["engine"]["kind"] != "ready"
         assert (await client.get("/status")).json()["sentence"]
+
+    async def test_an_engine_that_listens_and_generates_nothing_is_not_ready(
+        self, client: httpx.AsyncClient, engine_script: Script
+    ) -> None:
+        engine_script.enqueue(Reply(status=500, error="CUDA error: device-side assert triggered"))
+        answer = await client.get("/healthz", headers={"accept-language": "en"})
+        assert answer.status_code == 503
+        assert answer.json()["engine"]["kind"] == "ready", "its port and its /health say so"
+        assert "generates nothing (HTTP 500)" in answer.json()["problem"]
+
+    async def test_many_checks_are_one_request_and_an_answer_makes_even_that_one_needless(
+        self, client: httpx.AsyncClient, backend: Backend, engine_script: Script
+    ) -> None:
+        answers = await asyncio.gather(*(client.get("/healthz") for _ in range(20)))
+        assert [answer.status_code for answer in answers] == [200] * 20
+        assert len(engine_script.bodies) == 1
+        backend.engine.generated_at = time.monotonic() - PROOF_S
+        backend.health._tried_at = float("-inf")
+        await client.get("/healthz")
+        assert len(engine_script.bodies) == 2
+        backend.health._tried_at = float("-inf")
+        assert (await client.get("/healthz")).status_code == 200
+        assert len(engine_script.bodies) == 2, "a token has just been generated"
+
+    async def test_a_failed_trial_is_not_repeated_by_every_check(
+        self, client: httpx.AsyncClient, engine_script: Script
+    ) -> None:
+        engine_script.default = Reply(status=500)
+        for _ in range(5):
+            assert (await client.get("/healthz")).status_code == 503
+        assert len(engine_script.bodies) == 1
+
+    async def test_a_stuck_engine_is_told_in_bounded_time(
+        self, client: httpx.AsyncClient, engine_script: Script, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("llm_backend.ui.health.WAIT_S", 0.2)
+        engine_script.default = Reply(text="word " * 100, tokens_per_second=1)
+        answer = await asyncio.wait_for(
+            client.get("/healthz", headers={"accept-language": "zh-CN"}), timeout=5
+        )
+        assert answer.status_code == 503
+        assert "卡住" in answer.json()["problem"]
+
+    async def test_a_process_that_is_ending_is_taken_out_of_service(
+        self, client: httpx.AsyncClient, backend: Backend
+    ) -> None:
+        await backend.drain(0)
+        answer = await client.get("/healthz")
+        assert (answer.status_code, answer.json()["app"]) == (503, "stopping")
 
     async def test_the_embedded_model_carries_its_warning(
         self, client: httpx.AsyncClient, engine_script: Script
@@ -314,6 +371,29 @@ class TestHealth:
         assert (await client.get("/status")).json()["note"] == ""
         engine_script.model = "SmolLM2-135M-Instruct"
         assert "135M" in (await client.get("/status")).json()["note"]
+
+
+class TestMetrics:
+    async def test_tell_runs_verdicts_speed_queue_and_engine(
+        self, client: httpx.AsyncClient, fork: ReplayResult, engine_script: Script
+    ) -> None:
+        count_run(fork.run)
+        count_comparison(fork.comparison, fork.run)
+        engine_script.running, engine_script.waiting = 2, 3
+        page = (await client.get("/metrics")).text
+        values = {
+            (sample.name, *sample.labels.values()): sample.value
+            for family in text_string_to_metric_families(page)
+            for sample in family.samples
+        }
+        assert values["encore_runs_total", "replay", "complete"] >= 1
+        assert values["encore_verdicts_total", "DIVERGED"] >= 1
+        assert values["encore_time_to_first_token_seconds_count",] >= 1
+        assert values["encore_tokens_per_second_count",] >= 1
+        assert values["encore_engine_state", "ready"] == 1
+        assert values["encore_engine_state", "dead"] == 0
+        assert (values["encore_engine_running",], values["encore_engine_waiting",]) == (2, 3)
+        assert "235" not in page, "no label is ever a text"
 
 
 class TestElements:
