@@ -174,7 +174,7 @@ def test_a_field_with_a_default_is_not_filled_in() -> None:
 
 
 def test_fields_younger_than_the_format_are_there_or_left_out_but_never_null() -> None:
-    """Known, they are content like any other; unknown, a null in their place is not how the format says it."""
+    """Known, they are content like any other; unknown, a null is not how the format says it."""
     known = receipt(
         [TokenRecord(7, None, None, unknown="row_not_numbers")],
         produced_by=engine(linear_kernel="cublas", top_p_pinned=True, attention_kernel="segments"),
