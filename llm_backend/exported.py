@@ -81,6 +81,7 @@ def parse_exported(text: str | bytes) -> Exported:
     except ValueError:
         raise _not_a_receipt(_unsafe_number(read), "this number has no exact JSON form") from None
     if digest != read.digest:
+        _refuse_not_finite(text)
         raise ReceiptInvalid(
             f"The receipt says {_shown(read.digest, 19)} but its content hashes to {digest[:19]}.", _CHANGED
         )
@@ -138,6 +139,13 @@ def _compare_values(text: str | bytes, read: Exported) -> None:
             raise _not_a_receipt(
                 _path(min(theirs[0], own[0], key=str)), "missing, or not as the format spells it"
             )
+
+
+def _refuse_not_finite(text: str | bytes) -> None:
+    """Records read NaN and infinity, which JSON does not have, as unknown: say so before "changed"."""
+    for path, (_, value) in _scalars(json.loads(text)):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise _not_a_receipt(_path(path), "not a finite number")
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

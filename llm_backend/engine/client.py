@@ -383,6 +383,8 @@ class EngineStream:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if isinstance(error, EngineInterrupted):
+            self._client.generated_at = float("-inf")  # an answer that broke off is no proof any longer
         # Closing the connection is what makes vLLM abort a generation nobody waits for.
         if self._response is not None:
             await self._response.close()

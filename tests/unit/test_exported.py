@@ -177,7 +177,7 @@ def test_fields_younger_than_the_format_are_there_or_left_out_but_never_null() -
     """Known, they are content like any other; unknown, a null is not how the format says it."""
     known = receipt(
         [TokenRecord(7, None, None, unknown="row_not_numbers")],
-        produced_by=engine(linear_kernel="cublas", top_p_pinned=True, attention_kernel="segments"),
+        engine=engine(linear_kernel="cublas", top_p_pinned=True, attention_kernel="segments"),
     )
     assert parse_exported(known.to_json()).receipt == known
     for written, changed in (
