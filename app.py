@@ -61,6 +61,11 @@ async def on_repeat(action: cl.Action) -> None:
     await handlers.repeat_run(action.payload)
 
 
+@cl.action_callback(handlers.WALL)
+async def on_wall(action: cl.Action) -> None:
+    await handlers.show_wall(str(action.payload.get("run")))
+
+
 @cl.action_callback(handlers.SHOW)
 async def on_show(action: cl.Action) -> None:
     await handlers.show_in_panel(str(action.payload.get("run")))

@@ -21,6 +21,7 @@ from llm_backend.store import Store
 from llm_backend.ui.engine_watch import EngineWatch
 from llm_backend.ui.health import HealthCheck
 from llm_backend.ui.queueing import Line
+from llm_backend.ui.walls import Walls
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ class Backend:
     engines: EnginePool
     watch: EngineWatch
     health: HealthCheck
+    walls: Walls = field(default_factory=Walls)
     _work: set[asyncio.Task[None]] = field(default_factory=set)
     _lines: dict[str, Line] = field(default_factory=dict)
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
@@ -105,5 +107,6 @@ async def running_backend(settings: Settings) -> AsyncIterator[Backend]:
             yield _running
             await _running.health.close()
             await _running.stop_work()
+            await _running.walls.close()
         finally:
             _running = None

@@ -30,9 +30,16 @@ from llm_backend.ui.replaying import check_in_chat, read_plan, repeat_in_chat, r
 from llm_backend.ui.session import ChatSession, current_session, start_session
 from llm_backend.ui.settings_form import read_form, widgets
 from llm_backend.ui.verifying import asked_to_verify, verify_in_chat
+from llm_backend.ui.wall_chat import asked_for_wall, wall_command, wall_of_run
 
-REPLAY, CHECK, REPEAT, SHOW = "replay", "check", "repeat", "show_in_panel"
-_BUTTONS = ((REPLAY, "repeat"), (CHECK, "list-checks"), (REPEAT, "layers"), (SHOW, "panel-right-open"))
+REPLAY, CHECK, REPEAT, WALL, SHOW = "replay", "check", "repeat", "wall", "show_in_panel"
+_BUTTONS = (
+    (REPLAY, "repeat"),
+    (CHECK, "list-checks"),
+    (REPEAT, "layers"),
+    (WALL, "layout-grid"),
+    (SHOW, "panel-right-open"),
+)
 """Under each answer, with their icons."""
 
 AWAY_S = 30.0
@@ -53,11 +60,15 @@ async def start_chat() -> None:
 
 
 async def ask_message(message: cl.Message) -> None:
-    """A question typed, picked or edited (which takes back what followed it), or `/verify`."""
+    """A question typed, picked or edited (which takes back what followed it), `/verify` or `/wall`."""
     session = _session()
     session.rewind_to(message.id)
     if (full := asked_to_verify(message.content)) is not None:
         await _one_at_a_time(session, partial(verify_in_chat, backend(), session.lang, full=full))
+        return
+    if (about := asked_for_wall(message.content)) is not None:
+        async with reporting(session.lang):
+            await wall_command(session, about)
         return
     session.questions[message.id] = message.content
     await _ask(session, message.id)
@@ -91,6 +102,13 @@ async def repeat_run(payload: Mapping[str, Any]) -> None:
     async with reporting(session.lang):
         plan = read_plan(payload, session.lang)
         session.repetition = _start_task(_one_at_a_time(session, partial(repeat_in_chat, session, plan)))
+
+
+async def show_wall(run_id: str) -> None:
+    """Make a replay wall about a recorded run and give its link."""
+    session = _session()
+    async with reporting(session.lang):
+        await wall_of_run(session, run_id)
 
 
 async def stop() -> None:
