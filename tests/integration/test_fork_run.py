@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from scripted_engine import DEFAULT_TEXT, Reply, Script, token_id, tokenize
+from scripted_engine import DEFAULT_TEXT, Reply, Script, forked, token_id, tokenize
 from test_cli import Encore, digest_of, encore  # noqa: F401 (a fixture)
 
 from llm_backend.altered import with_top_logprobs, without_stream
