@@ -21,6 +21,7 @@ from llm_backend.record import Recording, build_request, record
 from llm_backend.strings import text
 from llm_backend.ui import metrics, panel
 from llm_backend.ui.answer_view import AnswerView
+from llm_backend.ui.answering import expect_in_chat
 from llm_backend.ui.backend import backend
 from llm_backend.ui.engine_watch import status_sentence
 from llm_backend.ui.problems import reporting, show_problem
@@ -33,6 +34,9 @@ from llm_backend.ui.verifying import asked_to_verify, verify_in_chat
 from llm_backend.ui.wall_chat import asked_for_wall, wall_command, wall_of_run
 
 REPLAY, CHECK, REPEAT, WALL, SHOW = "replay", "check", "repeat", "wall", "show_in_panel"
+EXPECT = "expect"
+"""The panel's form alone sends it."""
+
 _BUTTONS = (
     (REPLAY, "repeat"),
     (CHECK, "list-checks"),
@@ -109,6 +113,11 @@ async def show_wall(run_id: str) -> None:
     session = _session()
     async with reporting(session.lang):
         await wall_of_run(session, run_id)
+
+
+async def expect_answer(payload: Mapping[str, Any]) -> str:
+    """Keep the answer that someone typed as the right one; returns what is wrong with it, or ""."""
+    return await expect_in_chat(_session(), payload)
 
 
 async def stop() -> None:
