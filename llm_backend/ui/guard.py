@@ -83,10 +83,10 @@ class Guard:
 def _only_by_https(headers: MutableHeaders) -> None:
     """Chainlit marks its login cookie so only where it may be sent to other sites."""
     cookies = headers.getlist("set-cookie")
-    if cookies:
-        del headers["set-cookie"]
-        for cookie in cookies:
-            headers.append("set-cookie", cookie if "secure" in cookie.lower().split("; ") else f"{cookie}; Secure")
+    del headers["set-cookie"]
+    for cookie in cookies:
+        marked = "secure" in cookie.lower().split("; ")
+        headers.append("set-cookie", cookie if marked else f"{cookie}; Secure")
 
 
 def _from_elsewhere(scope: Scope) -> bool:

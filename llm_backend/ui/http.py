@@ -141,8 +141,8 @@ async def runs(
     accept_language: AcceptLanguage = None,
 ) -> list[dict[str, Any]]:
     """Newest first; of one chat, or of all that are theirs."""
-    lang = pick_language(accept_language)
-    found = await backend().store.runs(chat, limit=limit, before=before, replays=replays, user=request_user(request))
+    lang, user = pick_language(accept_language), request_user(request)
+    found = await backend().store.runs(chat, limit=limit, before=before, replays=replays, user=user)
     return [views.run_item(run, lang) for run in found]
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import chainlit as cl
 import jwt
-from chainlit.auth import decode_jwt, get_token_from_cookies
+from chainlit.auth.cookie import get_token_from_cookies
+from chainlit.auth.jwt import decode_jwt
 from chainlit.config import config
 from fastapi import HTTPException, Request
 
