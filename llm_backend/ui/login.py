@@ -36,6 +36,10 @@ OPEN = frozenset({"/healthz", "/metrics", "/status", "/strings", "/public/elemen
 _SHORTEST_SECRET = 32
 
 
+TOO_MANY = "tooManyAttempts"
+"""Names a sentence in `.chainlit/translations/`."""
+
+
 class NotLoggedIn(HTTPException):
     """401: nobody is logged in, or not any more."""
 
@@ -55,7 +59,7 @@ class Login:
         address, name = client_address.get(), username.strip()
         if not self._attempts.begin(address, name):
             wait = str(int(WINDOW_S))
-            raise HTTPException(429, "Too many attempts. Wait a minute.", headers={"Retry-After": wait})
+            raise HTTPException(429, TOO_MANY, headers={"Retry-After": wait})
         user = await asyncio.to_thread(self._users.check, name, password)
         if user is None:
             return None
@@ -80,7 +84,8 @@ def configure_login(settings: Settings) -> None:
         return
     os.environ["CHAINLIT_AUTH_SECRET"] = auth_secret(settings)
     _login = Login(UserFile(settings.users_file))
-    cl.password_auth_callback(_login.log_in)
+    # Chainlit's decorator would turn every refusal into that of a wrong password, 429 too.
+    config.code.password_auth_callback = _login.log_in
 
 
 def auth_secret(settings: Settings) -> str:

@@ -38,7 +38,7 @@ def log_in(page: Page, name: str, password: str = PASSWORD) -> None:
 def test_a_run_is_for_who_asked_and_a_wrong_password_lets_nobody_in(login_url: str, open_page: Open) -> None:
     ada = open_page(login_url, awaits="input[type=password]")
     log_in(ada, "ada", "wrong password")
-    expect(ada.get_by_role("alert").or_(ada.locator(".alert")).first).to_be_visible()
+    expect(ada.get_by_text("Name or password is wrong.")).to_be_visible()
     assert ada.request.get(f"{login_url}/runs").status == 401
     log_in(ada, "ada")
     ask(ada, "235 × 478?")
@@ -57,8 +57,8 @@ def test_a_run_is_for_who_asked_and_a_wrong_password_lets_nobody_in(login_url: s
         assert httpx.get(f"{login_url}/{path}").status_code == 401
 
 
-def test_guessing_is_slowed_down(login_url: str) -> None:
-    """The real route, with the address the server sees."""
+def test_guessing_is_slowed_down(login_url: str, open_page: Open) -> None:
+    """The real route, with the address the server sees; the page says what to do."""
 
     def attempt(name: str, password: str) -> int:
         form = {"username": name, "password": password}
@@ -66,6 +66,10 @@ def test_guessing_is_slowed_down(login_url: str) -> None:
 
     assert [attempt("ada", f"wrong password {n}") for n in range(5)] == [401] * 5
     assert attempt("ada", PASSWORD) == 429
+    for locale, said in (("en-US", "Too many attempts."), ("zh-CN", "尝试次数过多")):
+        page = open_page(login_url, locale=locale, awaits="input[type=password]")
+        log_in(page, "ada")
+        expect(page.get_by_text(said)).to_be_visible()
     assert attempt("bob", PASSWORD) == 200
     secure = httpx.post(
         f"{login_url}/login",
