@@ -36,10 +36,6 @@ OPEN = frozenset({"/healthz", "/metrics", "/status", "/strings", "/public/elemen
 _SHORTEST_SECRET = 32
 
 
-TOO_MANY = "tooManyAttempts"
-"""Names a sentence in `.chainlit/translations/`."""
-
-
 class NotLoggedIn(HTTPException):
     """401: nobody is logged in, or not any more."""
 
@@ -59,7 +55,7 @@ class Login:
         address, name = client_address.get(), username.strip()
         if not self._attempts.begin(address, name):
             wait = str(int(WINDOW_S))
-            raise HTTPException(429, TOO_MANY, headers={"Retry-After": wait})
+            raise HTTPException(429, "Too many attempts; wait a minute.", headers={"Retry-After": wait})
         user = await asyncio.to_thread(self._users.check, name, password)
         if user is None:
             return None
