@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import chainlit as cl
@@ -68,6 +69,9 @@ def test_only_the_command_itself_is_one(typed: str, full: bool | None) -> None:
 
 async def test_it_can_be_stopped_and_its_partial_report_is_served(chat: Chat, engine_script: Script) -> None:
     asked = len(engine_script.bodies)
+    # From the fourth request on, answers take longer than the test: it cannot be over before it is stopped.
+    slow = replace(STEADY, tokens_per_second=0.1)
+    engine_script.answer = lambda _: STEADY if len(engine_script.bodies) < asked + 4 else slow
     task = asyncio.create_task(handlers.ask_message(cl.Message(content="/verify", type="user_message")))
     async with asyncio.timeout(30):
         while len(engine_script.bodies) < asked + 4 or not any("个用例" in said for said in chat.answers()):
