@@ -13,14 +13,13 @@ from llm_backend.answer_judge import check_box, compare_boxes
 from llm_backend.answer_phrases import answer_line, pair_line
 from llm_backend.answers import AnswerPair, read_expected
 from llm_backend.compare import Verdict
-from llm_backend.errors import EncoreError
 from llm_backend.run import Run
 from llm_backend.store import StoredComparison
 from llm_backend.strings import Language, pick_language, text
 from llm_backend.ui import panel
 from llm_backend.ui.backend import backend
 from llm_backend.ui.judging import Said
-from llm_backend.ui.problems import sentence
+from llm_backend.ui.login import own_run
 from llm_backend.ui.session import ChatSession
 from llm_backend.ui.starters import starter_answer
 
@@ -90,16 +89,12 @@ async def _compared(recorded: Said, replay: StoredComparison) -> AnswerPair | No
     return await compare_boxes(backend().judging, recorded.answer, replayed.answer)
 
 
-async def expect_in_chat(session: ChatSession, payload: Mapping[str, Any]) -> str:
+async def expect_in_chat(session: ChatSession, payload: Mapping[str, Any]) -> None:
     """Keep what someone typed as a run's expected answer and have the page look again.
 
-    Returns one sentence about what is wrong with it, "" where nothing is; the form shows it beside the field.
+    Raises `EncoreError` for an answer that is too long and for a run that is not theirs.
     """
-    try:
-        run = await backend().store.run(str(payload.get("run")))
-        expected = read_expected(str(payload.get("answer", "")), session.lang)
-        await backend().store.expect(run.id, expected)
-    except EncoreError as error:
-        return sentence(error, session.lang)
+    run = await own_run(session.user, str(payload.get("run")))
+    expected = read_expected(str(payload.get("answer", "")), session.lang)
+    await backend().store.expect(run.id, expected)
     await panel.tell("expected", run=run.id)
-    return ""
