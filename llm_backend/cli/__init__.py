@@ -19,6 +19,7 @@ from llm_backend.cli import (
     recording,
     replaying,
     system,
+    users,
     verifying,
 )
 from llm_backend.cli.base import app, fail
@@ -36,6 +37,7 @@ __all__ = [
     "recording",
     "replaying",
     "system",
+    "users",
     "verifying",
 ]
 
