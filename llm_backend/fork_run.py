@@ -101,8 +101,7 @@ async def fork_answers(judge: AnswerJudge, result: ForkResult) -> AnswerPair:
 
 def threshold_of(calibrations: Calibrations, engine: EngineFingerprint) -> NearTie:
     """Up to which margin `engine`'s rounding swaps two tokens: measured where it was, else assumed."""
-    measured = calibrations.find(engine)
-    return measured.near_tie if measured else NearTie()
+    return calibrations.near_tie_of(engine.digest) or NearTie()
 
 
 def _check_engine(recorded: EngineFingerprint, now: EngineFingerprint) -> None:
