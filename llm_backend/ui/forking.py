@@ -21,7 +21,7 @@ from llm_backend.fork_phrases import choice_phrase, fork_answers_line, fork_sent
 from llm_backend.fork_run import ForkResult, fork, fork_answers, load_fork, threshold_of
 from llm_backend.phrases import short_digest
 from llm_backend.reasons import first_difference
-from llm_backend.receipt import EngineFingerprint, Receipt, TokenRecord
+from llm_backend.receipt import Receipt, TokenRecord
 from llm_backend.strings import Language, pick_language, text
 from llm_backend.token_text import alternative_text
 from llm_backend.ui import metrics
@@ -59,6 +59,9 @@ async def tokens(run_id: str, start: Annotated[int, Query(ge=0)] = 0) -> dict[st
     calibrations = open_calibrations(backend().settings)
     threshold = calibrations.near_tie_of(run.fingerprint_digest or "") or NearTie()
     shown = token_window(records, 0, len(records))
+    # Of a fork's tokens no bytes are recorded: the engine is asked what they read.
+    bare = {token["id"] for token in shown if token["text"] == _bare(token["id"])}
+    names = await _names(run.model, sorted(bare)) if bare else {}
     return {
         "start": start,
         "total": run.completion_tokens or 0,
@@ -68,7 +71,7 @@ async def tokens(run_id: str, start: Annotated[int, Query(ge=0)] = 0) -> dict[st
             {
                 "position": start + token["position"],
                 "id": token["id"],
-                "text": token["text"],
+                "text": alternative_text(token["id"], names) if token["id"] in bare else token["text"],
                 "probability": token["probability"],
                 "heat": _heat(token["margin"], threshold),
             }
@@ -89,8 +92,10 @@ async def choices_at(
     token = receipt.completion.tokens[at]
     threshold = threshold_of(open_calibrations(backend().settings), receipt.engine)
     listed = choices(token)
-    names = await _names(receipt.engine, [one.id for one in listed])
-    names |= {token.id: token_window(receipt.completion.tokens, at, at + 1)[0]["text"]}
+    names = await _names(receipt.engine.model, [one.id for one in listed])
+    own = token_window(receipt.completion.tokens, at, at + 1)[0]["text"]
+    if own != _bare(token.id):
+        names[token.id] = own
     margin = logprob_margin(token)
     problem = obstacle(receipt)
     if problem is None and room_after(receipt, at) < 1:
@@ -117,7 +122,7 @@ async def fork_view(run_id: str, accept_language: AcceptLanguage = None) -> dict
     except CannotFork as error:
         raise EncoreError(error.sentence(lang)) from None
     point, engine = result.point, result.parent.engine
-    names = await _names(engine, [point.recorded.id, point.taken.id])
+    names = await _names(engine.model, [point.recorded.id, point.taken.id])
     threshold = threshold_of(open_calibrations(backend().settings), engine)
     recorded = Choice(point.recorded.id, point.recorded.logprob, None, True)
     pair = await fork_answers(backend().judging.judge, result)
@@ -194,11 +199,15 @@ def _choice(receipt: Receipt, choice: Choice, names: Mapping[int, str], lang: La
     }
 
 
-async def _names(recorded: EngineFingerprint, ids: Sequence[int]) -> dict[int, str]:
-    """Texts of ids, where the engine that knows them is the one running now."""
+def _bare(token_id: int) -> str:
+    return alternative_text(token_id, {})
+
+
+async def _names(model: str, ids: Sequence[int]) -> dict[int, str]:
+    """Texts of a model's ids, where the engine that knows them is the one running now."""
     try:
         engine = backend().engine
-        if (await engine.identity()).model != recorded.model:
+        if (await engine.identity()).model != model:
             return {}
         return await engine.token_texts(sorted(set(ids)))
     except EngineError:

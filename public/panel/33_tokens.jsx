@@ -160,7 +160,7 @@ function ForkedText({ t, label, shared, text, leftOut, testid }) {
   return (
     <div className="encore-column" data-testid={testid}>
       <span className="encore-label">{label}</span>
-      <div className="encore-forked-text">
+      <div className="encore-forked-text" role="group" tabIndex={0} aria-label={label}>
         <span className="encore-quiet">{shared}</span>
         <span className="encore-part-sign" aria-hidden="true">
           ▸

@@ -25,6 +25,7 @@ from llm_backend.ui.forking import PAGE, SHOWN
 from llm_backend.ui.http import add_routes
 
 TOKENS = tokenize(DEFAULT_TEXT)
+GOES_ON = "\n</think>\n\nSo it is \\(\\boxed{5}\\)."
 ZH = {"Accept-Language": "zh-CN"}
 
 
@@ -149,7 +150,7 @@ class TestForks:
         self, backend, client, chat: Chat, engine_script: Script
     ) -> None:
         run = await ask(backend)
-        engine_script.enqueue(Reply(text="\n</think>\n\nSo it is \\(\\boxed{5}\\).", tokens_per_second=200))
+        engine_script.enqueue(Reply(text=GOES_ON, tokens_per_second=200))
         ended = await fork(backend, chat, run, 10, token_id(forked(TOKENS[10])))
         assert (ended["kind"], ended["run"], ended["kept"], ended["comparison"]) == (
             "fork",
@@ -166,6 +167,10 @@ class TestForks:
         assert view["forked_text"].endswith("\\boxed{5}\\).")
         chinese = (await client.get(f"/runs/{ended['fork']}/fork", headers=ZH)).json()
         assert "答案不同" in chinese["answers"]
+        read = (await client.get(f"/runs/{ended['fork']}/tokens")).json()
+        assert "".join(token["text"] for token in read["tokens"]) == GOES_ON, "though no bytes are recorded"
+        own = (await client.get(f"/runs/{ended['fork']}/choices", params={"at": 2})).json()["choices"][0]
+        assert (own["text"], own["recorded"]) == (tokenize(GOES_ON)[2], True)
         line = (await client.get(f"/runs/{ended['fork']}/answer")).json()
         assert "5" in json.dumps(line), "the answer line knows forks, too"
 
