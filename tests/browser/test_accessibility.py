@@ -49,6 +49,8 @@ def test_every_screen_is_readable_by_everybody_and_nothing_is_cut_off(
     seen = Inspection(page)
     expect(page.locator("html")).to_have_attribute("lang", "zh-CN" if locale == "zh-CN" else "en")
     expect(page.locator("#encore-engine")).to_be_visible()
+    if width >= 1024:
+        expect(page.get_by_test_id("runs-this-chat")).not_to_have_text("")  # the panel has its words
     seen.look("engine away")
     engine_script.health = 200
     expect(page.locator("#encore-engine")).to_have_count(0)
