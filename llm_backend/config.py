@@ -43,7 +43,10 @@ class Settings(BaseSettings):
     database_url: str | None = None
     api_key: SecretStr | None = None
     auth_secret: SecretStr | None = None
-    users: Path | None = None
+    users_file: Path | None = None
+    """Who may log in to the chat; without one there is no login."""
+    without_login: bool = False
+    """Said by someone who wants the chat open to everybody who reaches ENCORE_HOST."""
     run_dir: Path = ROOT / ".run"
     """Where start.sh keeps pid files and the launch manifest."""
     data_dir: Path = ROOT / "data"
@@ -75,6 +78,11 @@ class Settings(BaseSettings):
         if path and not re.fullmatch(r"[A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]+)*", path):
             raise ValueError("a path such as /math is wanted: letters, digits and . _ ~ - between slashes")
         return f"/{path}" if path else ""
+
+    @field_validator("users_file")
+    @classmethod
+    def _from_root(cls, value: Path | None) -> Path | None:
+        return None if value is None else ROOT / value
 
     @field_validator("engine_manifests", mode="before")
     @classmethod

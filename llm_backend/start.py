@@ -89,6 +89,7 @@ def up(settings: Settings, parts: Sequence[str], *, detach: bool) -> int:
             locks.enter_context(sole_supervisor(_lock_file(settings, part), part))
             _make_way(settings, part)
         if "app" in parts:
+            preflight.check_login(settings)
             preflight.check_log(settings.app_log_file)
             preflight.check_port(settings.host, settings.app_port, variable="ENCORE_APP_PORT")
         children = []

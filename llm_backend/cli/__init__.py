@@ -18,6 +18,7 @@ from llm_backend.cli import (
     recording,
     replaying,
     system,
+    users,
     verifying,
 )
 from llm_backend.cli.base import app, fail
@@ -34,6 +35,7 @@ __all__ = [
     "recording",
     "replaying",
     "system",
+    "users",
     "verifying",
 ]
 

@@ -28,7 +28,7 @@ ORDER = (
     *("ask", "replay", "check", "compare"),
     *("probe", "isolate", "verify", "bench", "logits", "attention"),
     *("list", "show", "export", "import", "keygen", "sign", "verify-signature"),
-    *("forget", "prune", "doctor", "version"),
+    *("forget", "prune", "user", "doctor", "version"),
 )
 """Commands as `encore --help` lists them: the everyday ones first."""
 

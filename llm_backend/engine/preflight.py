@@ -10,10 +10,12 @@ from pathlib import Path
 
 import httpx
 
+from llm_backend.config import Settings
 from llm_backend.engine.gpu import Gpu
 from llm_backend.engine.model import weight_files
 from llm_backend.engine.process import port_holder, port_is_free
 from llm_backend.errors import LaunchError
+from llm_backend.users import UserFile
 
 MIN_CAPABILITY = (8, 0)
 """Compute capability from which vLLM has bfloat16 and batch invariance (vLLM documentation)."""
@@ -44,6 +46,22 @@ def check_exposure(host: str, has_key: bool) -> None:
         raise LaunchError(
             f"ENCORE_HOST={host} would offer the engine to other machines without a key.",
             "Set ENCORE_API_KEY, or leave ENCORE_HOST at 127.0.0.1.",
+        )
+
+
+def check_login(settings: Settings) -> None:
+    """Refuse to offer the chat to other machines without a login that somebody can use."""
+    if settings.users_file is not None:
+        if not UserFile(settings.users_file).users():
+            raise LaunchError(
+                f"The users file {settings.users_file} has no user, so nobody could log in.",
+                "Add one with encore user add NAME.",
+            )
+    elif not settings.without_login and not is_loopback(settings.host):
+        raise LaunchError(
+            f"ENCORE_HOST={settings.host} would offer the chat to other machines without a login.",
+            "Set ENCORE_USERS_FILE and run encore user add NAME, leave ENCORE_HOST at 127.0.0.1, "
+            "or set ENCORE_WITHOUT_LOGIN=1 if everybody may use it.",
         )
 
 

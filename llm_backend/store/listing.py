@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, TypedDict
 
-from sqlalchemy import Select, and_, or_, text
+from sqlalchemy import Select, and_, or_, select, text
 
 from llm_backend.run import Run
-from llm_backend.store.models import RunRow
+from llm_backend.store.models import ChatRow, RunRow
 from llm_backend.store.runs import select_runs
 from llm_backend.store.search import (
     RUN_SEARCH,
@@ -28,6 +28,7 @@ class Filters(TypedDict, total=False):
     model: str | None
     day: date | None
     search: str
+    user: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ class RunFilter:
     """UTC."""
     search: str = ""
     """Words of the question's first `QUESTION_LENGTH` characters."""
+    user: str | None = None
+    """In whose chats."""
 
 
 def select_page(
@@ -61,6 +64,8 @@ def select_page(
     if wanted.day is not None:
         midnight = datetime.combine(wanted.day, time(), UTC)
         query = query.where(RunRow.started_at >= midnight, RunRow.started_at < midnight + timedelta(days=1))
+    if wanted.user is not None:
+        query = query.where(RunRow.chat_id.in_(select(ChatRow.id).where(ChatRow.user == wanted.user)))
     if before is not None:
         query = query.where(
             # Said twice: databases seek with the first and settle equal instants with the second.

@@ -127,6 +127,16 @@ class RunRow(Base):
     """PostgreSQL's search index of the question; SQLite's is the table `run_search`. See `search.py`."""
 
 
+class ChatRow(Base):
+    """Whose a chat is; only chats of people who logged in have a row."""
+
+    __tablename__ = "chats"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    user: Mapped[str] = mapped_column(index=True)
+    """Name in the users file."""
+
+
 class RunTokensRow(Base):
     """Tokens of a running run as they arrive; gone once the receipt is stored."""
 

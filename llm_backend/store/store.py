@@ -21,6 +21,7 @@ from llm_backend.errors import ReceiptNotFound, StoreError
 from llm_backend.receipt import EngineFingerprint, GenerationRequest, Receipt, TokenRecord
 from llm_backend.run import Run
 from llm_backend.store.bodies import unpack
+from llm_backend.store.chats import Chats
 from llm_backend.store.listing import Filters, RunFilter, select_page
 from llm_backend.store.models import ReceiptRow, RunRow, RunTokensRow
 from llm_backend.store.owner import is_gone, this_process
@@ -52,7 +53,7 @@ token; well above `Settings.stall_timeout`, after which a living process would h
 _PREFIX = re.compile(r"[0-9a-f]{4,64}")
 
 
-class Store(Retention, Verdicts):
+class Store(Retention, Verdicts, Chats):
     """Open with `await Store.open(url)`; one per process, shared by everything in it."""
 
     # -- recording ---------------------------------------------------------------------------------

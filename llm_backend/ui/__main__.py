@@ -14,6 +14,7 @@ import sys
 import uvicorn
 
 from llm_backend.config import ROOT, Settings, load_settings
+from llm_backend.engine.preflight import check_login
 from llm_backend.errors import EncoreError
 from llm_backend.store import Store
 from llm_backend.ui import logs
@@ -23,6 +24,7 @@ def main() -> int:
     """Serve until a signal; 0 after an orderly end, 2 when it could not start."""
     try:
         settings = load_settings()
+        check_login(settings)
         asyncio.run(_check_database(settings))
         with _listen(settings) as listening:
             _serve(settings, listening)

@@ -13,6 +13,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from llm_backend.ui.login import client_address
+
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _SOCKET_PATH = "/ws/"
 
@@ -45,6 +47,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         scope = self._below_root(scope)
+        client_address.set(scope["client"][0] if scope.get("client") else "")
         if _from_elsewhere(scope):
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})
@@ -59,6 +62,8 @@ class Guard:
                 headers["Content-Security-Policy"] = POLICY
                 headers["X-Content-Type-Options"] = "nosniff"
                 headers["Referrer-Policy"] = "same-origin"
+                if scope.get("scheme") == "https":
+                    _only_by_https(headers)
                 if scope["path"].startswith("/public/"):
                     # These files keep their names when they change: have browsers ask (an ETag answers).
                     headers["Cache-Control"] = "no-cache"
@@ -73,6 +78,15 @@ class Guard:
             return scope
         raw = scope.get("raw_path") or path.encode()
         return {**scope, "path": path[len(root) :] or "/", "raw_path": raw[len(root) :] or b"/"}
+
+
+def _only_by_https(headers: MutableHeaders) -> None:
+    """Chainlit marks its login cookie so only where it may be sent to other sites."""
+    cookies = headers.getlist("set-cookie")
+    del headers["set-cookie"]
+    for cookie in cookies:
+        marked = "secure" in cookie.lower().split("; ")
+        headers.append("set-cookie", cookie if marked else f"{cookie}; Secure")
 
 
 def _from_elsewhere(scope: Scope) -> bool:

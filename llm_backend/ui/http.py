@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI, Header, Query, Request
+from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
 from pydantic import TypeAdapter
 
@@ -26,10 +26,11 @@ from llm_backend.phrases import run_summary, run_warning
 from llm_backend.receipt import EngineFingerprint, GenerationRequest, Receipt, TokenRecord
 from llm_backend.store import StoredComparison
 from llm_backend.strings import Language, catalogue, pick_language, text
-from llm_backend.ui import engines, metrics, proof, views, wall_http
+from llm_backend.ui import answering, engines, metrics, proof, views, wall_http
 from llm_backend.ui.backend import backend
 from llm_backend.ui.engine_watch import status_sentence
 from llm_backend.ui.findings import all_outcomes, latest_outcomes, telling_replay
+from llm_backend.ui.login import only_theirs, request_user
 from llm_backend.ui.panel import TITLES
 from llm_backend.ui.verifying import report_file
 
@@ -51,10 +52,8 @@ _comparisons: dict[tuple[str, Language], dict[str, Any]] = {}
 
 def add_routes(app: FastAPI) -> None:
     """Serve the routes of this module; what they raise becomes one sentence."""
-    app.include_router(router)
-    app.include_router(proof.router)
-    app.include_router(engines.router)
-    app.include_router(wall_http.router)
+    for part in (router, answering.router, proof.router, engines.router, wall_http.router):
+        app.include_router(part, dependencies=[Depends(only_theirs)])
     app.add_exception_handler(EncoreError, _refused)
 
 
@@ -134,15 +133,16 @@ async def strings(accept_language: AcceptLanguage = None) -> dict[str, str]:
 
 @router.get("/runs")
 async def runs(
+    request: Request,
     chat: str | None = None,
     before: str | None = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     replays: bool = True,
     accept_language: AcceptLanguage = None,
 ) -> list[dict[str, Any]]:
-    """Newest first; of one chat, or of all."""
-    lang = pick_language(accept_language)
-    found = await backend().store.runs(chat, limit=limit, before=before, replays=replays)
+    """Newest first; of one chat, or of all that are theirs."""
+    lang, user = pick_language(accept_language), request_user(request)
+    found = await backend().store.runs(chat, limit=limit, before=before, replays=replays, user=user)
     return [views.run_item(run, lang) for run in found]
 
 

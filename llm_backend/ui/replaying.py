@@ -26,6 +26,7 @@ from llm_backend.tally import Progress, RepeatReport, Shape
 from llm_backend.ui import metrics, panel
 from llm_backend.ui.backend import backend
 from llm_backend.ui.live_text import Pacer
+from llm_backend.ui.login import own_run
 from llm_backend.ui.session import ChatSession
 
 Kind = Literal["replay", "repeat", "check"]
@@ -92,7 +93,7 @@ async def _engine_for(reference: Run, number: object = None) -> EngineClient:
 
 async def replay_in_chat(session: ChatSession, run_id: str, engine_number: object = None) -> None:
     """Replay `run_id` once; raises what `replay` raises, and `EncoreError` for an engine there is not."""
-    reference = await backend().store.run(run_id)
+    reference = await own_run(session.user, run_id)
     engine = await _engine_for(reference, engine_number)
     lang = session.lang
     async with Teller(run_id, "replay", lang, text("working.begin.replay", lang)) as teller:
@@ -142,7 +143,7 @@ def _whole(number: object, least: int, most: int) -> bool:
 
 async def repeat_in_chat(session: ChatSession, plan: Plan) -> None:
     """Replay a run many times; what was measured when it is stopped or breaks off is kept."""
-    reference = await backend().store.run(plan.run_id)
+    reference = await own_run(session.user, plan.run_id)
     engine = await _engine_for(reference)
     lang = session.lang
     key = "working.begin.among" if plan.neighbours else "working.begin.repeat"
@@ -185,8 +186,8 @@ async def _count(report: RepeatReport) -> None:
 
 async def check_in_chat(session: ChatSession, run_id: str) -> None:
     """Have the engine score a recorded run, and keep its verdict; raises what `check` raises."""
+    engine = await _engine_for(await own_run(session.user, run_id))
     recorded = await backend().store.receipt_of(run_id)
-    engine = await _engine_for(await backend().store.run(run_id))
     lang = session.lang
     async with Teller(run_id, "check", lang, text("working.begin.check", lang)) as teller:
 

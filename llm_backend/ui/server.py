@@ -17,6 +17,7 @@ from llm_backend.config import ROOT, Settings
 from llm_backend.ui.backend import backend, running_backend
 from llm_backend.ui.guard import Guard
 from llm_backend.ui.http import add_routes
+from llm_backend.ui.login import configure_login
 
 
 def create_app(settings: Settings) -> ASGIApp:
@@ -35,6 +36,7 @@ def create_app(settings: Settings) -> ASGIApp:
     # Before Chainlit: at path "" it answers whatever is left with its single page.
     add_routes(app)
     mount_chainlit(app, str(ROOT / "app.py"), path="")
+    configure_login(settings)
     return Guard(app, settings.root_path)
 
 

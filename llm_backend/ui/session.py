@@ -41,6 +41,10 @@ class ChatSession:
     """Text by message id, so that "Retry" can ask again without taking text from the browser."""
     busy: bool = False
     """A run of this chat is being generated."""
+    user: str | None = None
+    """Whose this chat is; None where there is no login."""
+    claimed: bool = False
+    """The store knows whose it is."""
     repetition: asyncio.Task[None] | None = None
     """A repetition of this chat is under way."""
     panel: cl.CustomElement | None = None

@@ -11,6 +11,7 @@ from llm_backend.receipt import Message
 from llm_backend.record import build_request
 from llm_backend.strings import text
 from llm_backend.ui.backend import backend
+from llm_backend.ui.login import own_run
 from llm_backend.ui.session import ChatSession
 from llm_backend.ui.walls import Wall
 from llm_backend.wall import WallKind, WallPreset, read_count
@@ -48,6 +49,7 @@ async def wall_command(session: ChatSession, rest: str) -> None:
 
 async def wall_of_run(session: ChatSession, run_id: str, preset: WallPreset | None = None) -> None:
     """A wall about a recorded run; raises `ReceiptNotFound` for what is none."""
+    await own_run(session.user, run_id)
     wall = await backend().walls.of_run(backend(), run_id, session.chat_id)
     wall.preset = preset or WallPreset()
     await _send_link(session, wall)

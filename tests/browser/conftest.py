@@ -136,7 +136,14 @@ def open_page(chromium: Browser, tmp_path: Path, request: pytest.FixtureRequest)
     contexts: list[BrowserContext] = []
     outside: list[str] = []
 
-    def opened(url: str, *, locale: str = "en-US", width: int = 1440, dark: bool = False) -> Page:
+    def opened(
+        url: str,
+        *,
+        locale: str = "en-US",
+        width: int = 1440,
+        dark: bool = False,
+        awaits: str = "#chat-input",
+    ) -> Page:
         context = chromium.new_context(
             locale=locale,
             viewport={"width": width, "height": 900},
@@ -155,7 +162,7 @@ def open_page(chromium: Browser, tmp_path: Path, request: pytest.FixtureRequest)
         )
         page = context.new_page()
         page.goto(url)
-        expect(page.locator("#chat-input")).to_be_visible(timeout=30_000)
+        expect(page.locator(awaits)).to_be_visible(timeout=30_000)
         return page
 
     yield opened

@@ -23,6 +23,7 @@ LAYERS = {
     "llm_backend.errors": FOUNDATION,
     "llm_backend.config": FOUNDATION,
     "llm_backend.strings": FOUNDATION,
+    "llm_backend.users": FOUNDATION,
     "llm_backend.receipt": RECORD,
     "llm_backend.answers": CORE,
     "llm_backend.answer_phrases": CORE,

@@ -82,3 +82,18 @@ def test_below_a_proxys_prefix_it_matters_not_whether_the_proxy_takes_it_off(pre
         assert client.get("/mathematics").status_code == 404
         refused = client.get(f"{prefix}/ws/socket.io", headers={"origin": ELSEWHERE})
         assert refused.status_code == 403, "the guard sees what the application sees"
+
+
+@pytest.mark.parametrize(("base", "secure"), [("http://testserver", False), ("https://testserver", True)])
+def test_cookies_given_by_https_stay_there(base: str, secure: bool) -> None:
+    async def give(_: Request) -> PlainTextResponse:
+        answer = PlainTextResponse("in")
+        answer.set_cookie("access_token", "t", httponly=True, samesite="lax")
+        answer.set_cookie("other", "o", secure=True)
+        return answer
+
+    with TestClient(Guard(Starlette(routes=[Route("/login", give)])), base_url=base) as client:
+        first, second = client.get("/login").headers.get_list("set-cookie")
+    assert first.startswith("access_token=t; HttpOnly; ")
+    assert ("; Secure" in first) is secure
+    assert second.count("Secure") == 1

@@ -1,0 +1,249 @@
+"""The login's rules: how often it may be tried, and that everybody finds their own runs only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import chainlit as cl
+import httpx
+import pytest
+from chainlit.auth.jwt import create_jwt
+from fastapi import FastAPI, HTTPException
+from scripted_engine import Script
+from ui_chat import Chat, chat_session
+
+from llm_backend.config import Settings
+from llm_backend.errors import SettingsError
+from llm_backend.replay import replay
+from llm_backend.ui import handlers, login
+from llm_backend.ui.attempts import MOST_BY_ADDRESS, MOST_BY_NAME, WINDOW_S, Attempts
+from llm_backend.ui.backend import Backend, running_backend
+from llm_backend.ui.http import add_routes
+from llm_backend.users import UserFile
+
+PASSWORD = "eight squared is 64"
+
+
+class TestAttempts:
+    @pytest.fixture
+    def attempts(self) -> Attempts:
+        self.now = 0.0
+        return Attempts(lambda: self.now)
+
+    def test_a_name_may_be_tried_a_few_times_from_one_address(self, attempts: Attempts) -> None:
+        assert [attempts.begin("a", "ada") for _ in range(MOST_BY_NAME + 1)] == [True] * MOST_BY_NAME + [
+            False
+        ]
+        assert attempts.begin("a", "bob")
+        assert attempts.begin("b", "ada"), "nobody locks another person out"
+        self.now = WINDOW_S
+        assert attempts.begin("a", "ada")
+
+    def test_an_address_may_not_try_every_name(self, attempts: Attempts) -> None:
+        tried = [attempts.begin("a", f"user{n}") for n in range(MOST_BY_ADDRESS + 1)]
+        assert tried == [True] * MOST_BY_ADDRESS + [False]
+
+    def test_a_class_logs_in_from_one_address(self, attempts: Attempts) -> None:
+        for number in range(3 * MOST_BY_ADDRESS):
+            assert attempts.begin("a", f"user{number}")
+            attempts.succeed("a", f"user{number}")
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> UserFile:
+    users = UserFile(tmp_path / "users")
+    users.put("ada", PASSWORD)
+    users.put("bob", PASSWORD)
+    return users
+
+
+@pytest.fixture
+async def backend(
+    scripted_url: str, tmp_path: Path, users: UserFile, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Backend]:
+    monkeypatch.setenv("CHAINLIT_AUTH_SECRET", "")
+    settings = Settings(
+        engine_urls=(scripted_url,), data_dir=tmp_path, run_dir=tmp_path, users_file=users.path
+    )
+    login.configure_login(settings)
+    async with running_backend(settings) as backend:
+        yield backend
+    login.configure_login(Settings())
+
+
+@pytest.fixture
+async def client(backend: Backend) -> AsyncIterator[httpx.AsyncClient]:
+    app = FastAPI()
+    add_routes(app)
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://encore") as client:
+        yield client
+
+
+async def logged_in(name: str) -> cl.User:
+    assert login._login is not None
+    user = await login._login.log_in(name, PASSWORD)
+    assert user is not None
+    return user
+
+
+async def cookie(name: str) -> dict[str, str]:
+    return {"cookie": f"access_token={create_jwt(await logged_in(name))}"}
+
+
+@pytest.fixture
+async def chat(backend: Backend) -> AsyncIterator[Chat]:
+    with chat_session() as chat:
+        yield chat
+
+
+async def ask_as(name: str) -> str:
+    """Ask in this chat, which is `name`'s; returns the run's id."""
+    cl.context.session.user = await logged_in(name)
+    await handlers.start_chat()
+    await handlers.ask_message(cl.Message(content="235 × 478?", type="user_message"))
+    (run,) = await login.backend().store.runs(limit=1)
+    return run.id
+
+
+async def paths(backend: Backend, run_id: str) -> list[str]:
+    """Everything there is about a run."""
+    run = await backend.store.run(run_id)
+    result = await replay(backend.engine, backend.store, run, chat_id=run.chat_id)
+    wall = await backend.walls.of_run(backend, run_id, run.chat_id)
+    assert run.digest is not None
+    return [
+        f"/runs/{run_id}",
+        f"/runs/{run_id}/line",
+        f"/runs/{run_id}/answer",
+        f"/runs/{run_id}/proof",
+        f"/receipts/{run.digest}",
+        f"/receipts/{run.digest}?download=1",
+        f"/receipts/{run.digest.removeprefix('sha256:')[:12]}",
+        f"/receipts/{run.digest}/tokens",
+        f"/comparisons/{result.comparison_id}",
+        f"/walls/{wall.id}",
+        f"/walls/{wall.id}/news",
+    ]
+
+
+async def test_everything_about_a_run_is_for_its_owner_only(
+    client: httpx.AsyncClient, backend: Backend, chat: Chat
+) -> None:
+    about = await paths(backend, await ask_as("ada"))
+    ada, bob = await cookie("ada"), await cookie("bob")
+    for path in about:
+        assert (await client.get(path, headers=ada)).status_code == 200, path
+        for headers, status in ((bob, 404), ({}, 401), ({"cookie": "access_token=none"}, 401)):
+            answer = await client.get(path, headers=headers)
+            assert answer.status_code == status, path
+            assert "478" not in answer.text
+    assert (await client.post(f"{about[-2]}/again", headers=bob)).status_code == 404
+    assert len((await client.get("/runs", headers=ada)).json()) == 2
+    chat_id = (await backend.store.runs(limit=1))[0].chat_id
+    for listed in ("/runs", f"/runs?chat={chat_id}"):
+        assert (await client.get(listed, headers=bob)).json() == []
+
+
+async def test_runs_that_are_nobodys_are_shown_to_nobody(
+    client: httpx.AsyncClient, backend: Backend, chat: Chat
+) -> None:
+    run = await backend.store.run(await ask_as("ada"))
+    other = await replay(backend.engine, backend.store, run, chat_id="cli")
+    assert (await client.get(f"/runs/{other.run.id}", headers=await cookie("ada"))).status_code == 404
+
+
+async def test_no_route_but_those_about_the_app_answers_without_a_login(client: httpx.AsyncClient) -> None:
+    app = FastAPI()
+    add_routes(app)
+    routes = app.openapi()["paths"]
+    assert len(routes) > 10
+    for path, methods in routes.items():
+        for method in methods:
+            answer = await client.request(method, path.replace("{", "").replace("}", ""), json={})
+            assert (answer.status_code == 401) == (path not in login.OPEN), path
+
+
+async def test_a_path_about_something_unknown_is_refused(backend: Backend) -> None:
+    """A route added later is closed until someone says what it is about."""
+    assert not await login._is_theirs("ada", "novelty_id", "1")
+
+
+async def test_a_login_ends_with_its_user_or_password(
+    client: httpx.AsyncClient, backend: Backend, users: UserFile, chat: Chat
+) -> None:
+    run_id = await ask_as("ada")
+    ada = await cookie("ada")
+    users.put("ada", "another password")
+    assert (await client.get("/runs", headers=ada)).status_code == 401
+    await handlers.check_run(run_id)
+    await handlers.ask_message(cl.Message(content="more", type="user_message"))
+    assert any("not logged in any more" in problem for problem in chat.problems())
+    assert len(await backend.store.runs()) == 1
+    bob = await cookie("bob")
+    users.remove("bob")
+    assert (await client.get("/runs", headers=bob)).status_code == 401
+
+
+async def test_a_cookie_of_another_secret_is_none(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ada = await cookie("ada")
+    assert (await client.get("/runs", headers=ada)).status_code == 200
+    monkeypatch.setenv("CHAINLIT_AUTH_SECRET", "x" * 48)
+    assert (await client.get("/runs", headers=ada)).status_code == 401
+
+
+@pytest.mark.parametrize("name", ["replay_run", "check_run", "repeat_run", "show_wall"])
+async def test_buttons_do_nothing_with_somebody_elses_run(
+    backend: Backend, chat: Chat, engine_script: Script, name: str
+) -> None:
+    """The ids in a button's payload come from the browser."""
+    run_id = await ask_as("ada")
+    asked = len(engine_script.bodies)
+    with chat_session() as other:
+        cl.context.session.user = await logged_in("bob")
+        await handlers.start_chat()
+        await getattr(handlers, name)({"run": run_id} if name == "repeat_run" else run_id)
+        async with asyncio.timeout(10):
+            while not other.problems():
+                await asyncio.sleep(0.01)
+        assert "is stored" in other.problems()[0]
+        assert other.news("ended") == []
+        assert not other.answers()
+    assert len(engine_script.bodies) == asked
+    assert len(await backend.store.runs()) == 1
+
+
+async def test_nobody_types_what_is_expected_of_somebody_elses_run(backend: Backend, chat: Chat) -> None:
+    run_id = await ask_as("ada")
+    with chat_session() as other:
+        cl.context.session.user = await logged_in("bob")
+        await handlers.start_chat()
+        assert "is stored" in await handlers.expect_answer({"run": run_id, "answer": "5"})
+        assert other.news("expected") == []
+    assert (await backend.store.run(run_id)).expected_answer is None
+
+
+async def test_too_many_wrong_passwords_are_answered_with_429(backend: Backend) -> None:
+    assert login._login is not None
+    for _ in range(MOST_BY_NAME):
+        assert await login._login.log_in("ada", "wrong password") is None
+    with pytest.raises(HTTPException) as refused:
+        await login._login.log_in("ada", PASSWORD)
+    assert refused.value.status_code == 429
+    assert await login._login.log_in("bob", PASSWORD) is not None
+
+
+class TestSecret:
+    def test_is_made_once_and_kept_privately(self, tmp_path: Path) -> None:
+        made = login.auth_secret(Settings(data_dir=tmp_path))
+        assert len(made) >= 32
+        assert login.auth_secret(Settings(data_dir=tmp_path)) == made
+        assert (tmp_path / "auth_secret").stat().st_mode & 0o777 == 0o600
+
+    def test_a_short_one_is_refused(self) -> None:
+        with pytest.raises(SettingsError, match="fewer than 32"):
+            login.auth_secret(Settings.model_validate({"auth_secret": "secret"}))
