@@ -81,6 +81,8 @@ LAYERS = {
     "llm_backend.engine_pool": USE_CASES,
     "llm_backend.internals": USE_CASES,
     "llm_backend.isolate": USE_CASES,
+    "llm_backend.batch": USE_CASES,
+    "llm_backend.batch_phrases": USE_CASES,
     "llm_backend.evidence_phrases": USE_CASES,
     "llm_backend.exchange": USE_CASES,
     "llm_backend.load": USE_CASES,
