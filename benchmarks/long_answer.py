@@ -1,11 +1,12 @@
 """How a very long answer feels in a browser: freezes, lag, and how soon Stop is obeyed.
 
-A scripted engine sends 32,000 tokens at 400 tokens per second into a real Chromium, once as thinking with a
-formula every 40 tokens and a short answer, once as one long answer; each is asked again and stopped half-way.
-A heartbeat in the page measures freezes: the longest time in which nothing else could run there. Prints a
-table; exits 1 when a budget is missed.
+A scripted engine sends into a real Chromium, at 400 tokens per second, 32,000 tokens of thinking with a
+formula every 40 tokens and a short answer, and 8,000 tokens of answer without any thinking; each is asked
+again and stopped half-way. A heartbeat in the page measures freezes as a person feels them: the longest time
+in which nothing else could run there. On a machine with other work they are mostly that work, so the budget
+is for the longest task's own processor time. Prints a table; exits 1 when a budget is missed.
 
-    python benchmarks/long_answer.py [--tokens N]
+    python benchmarks/long_answer.py [--thinking N] [--answer N]
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 from browser.conftest import CHROMIUM, FLAGS, ask, running_app  # noqa: E402  # found by the line above
 from scripted_engine import Reply, Script, ScriptedEngine, serving, tokenize  # noqa: E402
 
-TOKENS = 32_000
+THINKING = 32_000
+ANSWER = 8_000
 RATE = 400.0
 FREEZE_BUDGET_S = 0.5
 FIRST_BUDGET_S = 1.0
@@ -58,8 +60,11 @@ class Felt:
 
     first: float
     freeze: float
-    frozen: float
-    """All freezes together."""
+    """The longest, waiting for a processor included."""
+    task: float
+    """Processor time of the page's longest task: the longest freeze on an idle machine."""
+    busy: float
+    """Processor time of all its tasks."""
     lag: float
     """From the engine's last token to the composer being free again."""
     rate: float
@@ -89,9 +94,27 @@ def last_run(app: str) -> dict[str, float]:
     return found
 
 
+def task_times(trace: bytes) -> list[float]:
+    """Processor seconds of each task on the page's main thread."""
+    events = json.loads(trace)["traceEvents"]
+    mains = {
+        (event["pid"], event["tid"])
+        for event in events
+        if event["name"] == "thread_name" and event["args"].get("name") == "CrRendererMain"
+    }
+    return [
+        event.get("tdur", 0) / 1e6
+        for event in events
+        if event["name"].endswith("RunTask") and (event["pid"], event["tid"]) in mains
+    ]
+
+
 def watch(page: Page, app: str, script: Script, text: str) -> Felt:
     """Ask once and let it come to its end."""
     script.enqueue(Reply(text=text, tokens_per_second=RATE))
+    browser = page.context.browser
+    assert browser is not None
+    browser.start_tracing(page=page, categories=["toplevel"])
     page.evaluate("window.freezes = []")
     before = page.get_by_test_id("run-line-summary").count()
     began = time.monotonic()
@@ -103,11 +126,13 @@ def watch(page: Page, app: str, script: Script, text: str) -> Felt:
     finish_asking(page, before + 1)
     whole = time.monotonic() - began
     freezes = page.evaluate("window.freezes")
+    tasks = task_times(browser.stop_tracing())
     run = last_run(app)
     return Felt(
         first=first,
         freeze=max(freezes, default=0.0) / 1000,
-        frozen=sum(freezes) / 1000,
+        task=max(tasks),
+        busy=sum(tasks),
         lag=whole - run["duration_s"],
         rate=run["tokens"] / run["duration_s"],
     )
@@ -116,6 +141,7 @@ def watch(page: Page, app: str, script: Script, text: str) -> Felt:
 def stop(page: Page, script: Script, text: str, after_s: float) -> float:
     """Seconds from the click to a free composer and an engine that has nothing left to do."""
     script.enqueue(Reply(text=text, tokens_per_second=RATE))
+    before = page.get_by_test_id("run-line-summary").count()
     ask(page, "Go on, and I will stop you")
     page.locator("#stop-button").wait_for(state="visible")
     page.wait_for_timeout(after_s * 1000)
@@ -124,24 +150,26 @@ def stop(page: Page, script: Script, text: str, after_s: float) -> float:
     page.locator("#stop-button").wait_for(state="hidden")
     while script.in_flight:
         page.wait_for_timeout(5)
-    return time.monotonic() - began
+    stopped = time.monotonic() - began
+    finish_asking(page, before + 1)
+    return stopped
 
 
-def measure(tokens: int) -> list[tuple[str, str, str, bool]]:
+def measure(thinking: int, answer: int) -> list[tuple[str, str, str, bool]]:
     script, table = Script(), []
-    script.max_model_len = 4 * tokens
+    script.max_model_len = 4 * max(thinking, answer)
     kinds = {
-        "thinking": f"<think>\n{words(tokens)}\n</think>\n\n{words(300)}",
-        "answer": words(tokens),
+        "thinking": (thinking, f"<think>\n{words(thinking)}\n</think>\n\n{words(300)}"),
+        "answer": (answer, words(answer)),
     }
     with (
         tempfile.TemporaryDirectory() as folder,
         serving(ScriptedEngine(script)) as engine,
-        running_app(engine, Path(folder), ENCORE_MAX_MODEL_LEN=str(4 * tokens)) as app,
+        running_app(engine, Path(folder)) as app,
         sync_playwright() as playwright,
     ):
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        for kind, text in kinds.items():
+        for kind, (tokens, text) in kinds.items():
             page = browser.new_page(viewport={"width": 1440, "height": 900})
             page.goto(app)
             expect(page.locator("#chat-input")).to_be_visible()
@@ -149,15 +177,12 @@ def measure(tokens: int) -> list[tuple[str, str, str, bool]]:
             felt = watch(page, app, script, text)
             stopped = stop(page, script, text, 0.5 * tokens / RATE)
             page.close()
+            kept = felt.task <= FREEZE_BUDGET_S
             table += [
                 (f"{kind}: first words after", f"{felt.first:.2f} s", "≤ 1 s", felt.first <= FIRST_BUDGET_S),
-                (
-                    f"{kind}: longest freeze",
-                    f"{felt.freeze:.2f} s",
-                    "≤ 0.5 s",
-                    felt.freeze <= FREEZE_BUDGET_S,
-                ),
-                (f"{kind}: frozen in all", f"{felt.frozen:.1f} s", "", True),
+                (f"{kind}: longest task, its own time", f"{felt.task:.2f} s", "≤ 0.5 s", kept),
+                (f"{kind}: longest freeze here", f"{felt.freeze:.2f} s", "", True),
+                (f"{kind}: the page's work in all", f"{felt.busy:.1f} s", "", True),
                 (f"{kind}: done after the engine", f"{felt.lag:.1f} s", "≤ 5 s", felt.lag <= LAG_BUDGET_S),
                 (f"{kind}: engine sent", f"{felt.rate:.0f} tok/s", "", True),
                 (f"{kind}: Stop obeyed after", f"{stopped:.2f} s", "≤ 1 s", stopped <= STOP_BUDGET_S),
@@ -168,19 +193,20 @@ def measure(tokens: int) -> list[tuple[str, str, str, bool]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--tokens", type=int, default=TOKENS)
-    tokens = parser.parse_args().tokens
+    parser.add_argument("--thinking", type=int, default=THINKING, help="tokens")
+    parser.add_argument("--answer", type=int, default=ANSWER, help="tokens")
+    asked = parser.parse_args()
     if not shutil.which(CHROMIUM):
         print("needs Chromium", file=sys.stderr)
         return 2
-    table = measure(tokens)
+    table = measure(asked.thinking, asked.answer)
     print(
-        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.0f}, "
-        f"{tokens:,} tokens at {RATE:.0f} per second"
+        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.0f}; "
+        f"{asked.thinking:,} tokens of thinking, {asked.answer:,} of answer, {RATE:.0f} per second"
     )
     for name, measured, budget, kept in table:
         said = f"budget {budget:8} {'kept' if kept else 'MISSED'}" if budget else ""
-        print(f"  {name:36} {measured:>10}   {said}")
+        print(f"  {name:38} {measured:>10}   {said}")
     return int(not all(kept for *_, kept in table))
 
 

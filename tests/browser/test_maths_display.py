@@ -138,6 +138,17 @@ def test_stopped_within_a_formula_what_is_there_is_plain_text(page: Page, engine
     assert sources(shown) == []
 
 
+def test_the_cursor_behind_a_formula_breaks_nothing(page: Page, engine_script: Script) -> None:
+    """RC-29: Chainlit writes its cursor where the text ends, and here it ends with a closing `$$`."""
+    before = "We get\n\n$$\n\\frac{5}{9}\n$$"
+    engine_script.default = Reply(text=HALF_OPEN, ending="stall", ending_after=len(tokenize(before)))
+    ask(page, "Show me")
+    shown = answers(page).last.locator(".message-content")
+    expect(shown.locator(".katex-display")).to_be_visible()
+    page.locator("#stop-button").click()
+    expect(page.get_by_test_id("run-line-summary")).to_have_count(1)
+
+
 def test_chinese_beside_formulas_and_bold(page: Page, engine_script: Script) -> None:
     """RC-30"""
     engine_script.default = Reply(
