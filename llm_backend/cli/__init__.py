@@ -11,6 +11,7 @@ from __future__ import annotations
 from llm_backend.cli import (
     benching,
     evidence,
+    forking,
     isolating,
     keeping,
     offline,
@@ -27,6 +28,7 @@ from llm_backend.errors import EncoreError
 __all__ = [
     "benching",
     "evidence",
+    "forking",
     "isolating",
     "keeping",
     "main",

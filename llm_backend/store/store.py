@@ -64,7 +64,7 @@ class Store(Retention, Verdicts, Chats):
         engine: EngineFingerprint,
         *,
         chat_id: str,
-        kind: Literal["ask", "replay"],
+        kind: Literal["ask", "replay", "fork"],
         reference_run_id: str | None = None,
         neighbours: int | None = None,
         served_before: int | None = None,
