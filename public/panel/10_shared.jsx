@@ -115,3 +115,26 @@ function Verdict({ replay, testid }) {
     </span>
   );
 }
+
+// The position that a key moves to from `position`, or null where it moves nowhere: left and right go token by
+// token, up and down from stop to stop.
+function keyTarget(key, position, tokens, stops) {
+  const first = tokens[0].position;
+  const last = tokens[tokens.length - 1].position;
+  switch (key) {
+    case 'ArrowRight':
+      return Math.min(last, position + 1);
+    case 'ArrowLeft':
+      return Math.max(first, position - 1);
+    case 'ArrowDown':
+      return stops.find((stop) => stop > position) ?? position;
+    case 'ArrowUp':
+      return [...stops].reverse().find((stop) => stop < position) ?? position;
+    case 'Home':
+      return first;
+    case 'End':
+      return last;
+    default:
+      return null;
+  }
+}

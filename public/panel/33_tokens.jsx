@@ -44,39 +44,17 @@ function FlowToken({ t, token, active, picked, onPick, onMove }) {
   );
 }
 
-// The position that a key moves to from `position`, or null where it moves nowhere.
-function keyTarget(key, position, tokens) {
-  const first = tokens[0].position;
-  const last = tokens[tokens.length - 1].position;
-  const ties = tokens.filter((token) => HEATED.includes(token.heat)).map((token) => token.position);
-  switch (key) {
-    case 'ArrowRight':
-      return Math.min(last, position + 1);
-    case 'ArrowLeft':
-      return Math.max(first, position - 1);
-    case 'ArrowDown':
-      return ties.find((tie) => tie > position) ?? position;
-    case 'ArrowUp':
-      return [...ties].reverse().find((tie) => tie < position) ?? position;
-    case 'Home':
-      return first;
-    case 'End':
-      return last;
-    default:
-      return null;
-  }
-}
-
 function TokenFlow({ t, page, picked, onPick }) {
   const [active, setActive] = useState(page.tokens[0].position);
   const flow = useRef(null);
+  const ties = page.tokens.filter((token) => HEATED.includes(token.heat)).map((token) => token.position);
   const move = (event, position) => {
     if (event.key === 'Enter' || event.key === ' ') {
       event.preventDefault();
       onPick(position);
       return;
     }
-    const target = keyTarget(event.key, position, page.tokens);
+    const target = keyTarget(event.key, position, page.tokens, ties);
     if (target === null || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     setActive(target);

@@ -6,7 +6,7 @@ function visible(text) {
   return text;
 }
 
-function Token({ token, mark, title, onPick }) {
+function Token({ token, mark, title, active, picked, onPick, onMove }) {
   const breaks = token.text.endsWith('\n');
   return (
     <>
@@ -15,8 +15,11 @@ function Token({ token, mark, title, onPick }) {
         data-testid={mark ? `token-${mark}` : undefined}
         title={title}
         role="button"
-        tabIndex={-1}
+        aria-pressed={picked}
+        data-position={token.position}
+        tabIndex={active ? 0 : -1}
         onClick={() => onPick(token)}
+        onKeyDown={(event) => onMove(event, token)}
       >
         {token.text.trim() === '' && (mark || breaks) ? visible(token.text) : token.text}
       </span>
@@ -142,28 +145,58 @@ function marks(window, side) {
   return changed;
 }
 
-function Column({ t, label, window, side, from, to, onPick, testid }) {
+function Column({ t, label, window, side, from, to, picked, onPick, testid }) {
   const changed = useMemo(() => marks(window, side), [window, side]);
   const other = useMemo(() => {
     const tokens = window[side === 'reference' ? 'candidate' : 'reference'].tokens;
     return new Map(tokens.map((token) => [token.position, token]));
   }, [window, side]);
   const shown = window[side].tokens.filter((token) => token.position >= from && token.position < to);
+  // Nats by which a token's probability moved before any fork; 0 where it did not or nobody knows.
+  const moved = (token) => {
+    const twin = other.get(token.position);
+    const beforeFork = window.fork === null || token.position < window.fork;
+    const known = beforeFork && twin && token.logprob !== null && twin.logprob !== null;
+    return known ? Math.abs(token.logprob - twin.logprob) : 0;
+  };
+  const markOf = (token) => (changed.has(token.position) ? 'different' : moved(token) ? 'drift' : '');
+  const stops = shown.filter(markOf).map((token) => token.position);
+  // One tab stop a column; from there the arrow keys go on.
+  const [active, setActive] = useState(null);
+  const flow = useRef(null);
+  const entered = active ?? stops[0] ?? shown[0]?.position;
+  const pick = (token) => {
+    setActive(token.position);
+    onPick(token);
+  };
+  const move = (event, token) => {
+    if (event.key === 'Enter' || event.key === ' ') {
+      event.preventDefault();
+      pick(token);
+      return;
+    }
+    const target = keyTarget(event.key, token.position, shown, stops);
+    if (target === null || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    setActive(target);
+    flow.current.querySelector(`[data-position="${target}"]`).focus();
+  };
   return (
     <div className="encore-column" data-testid={testid}>
       <span className="encore-label">{label}</span>
-      <div className="encore-flow">
-        {shown.map((token) => {
-          const twin = other.get(token.position);
-          const beforeFork = window.fork === null || token.position < window.fork;
-          const moved =
-            beforeFork && twin && token.logprob !== null && twin.logprob !== null
-              ? Math.abs(token.logprob - twin.logprob)
-              : 0;
-          const mark = changed.has(token.position) ? 'different' : moved ? 'drift' : '';
-          const title = moved ? t('diff.drifted', { x: nats(moved) }) : undefined;
-          return <Token key={token.position} token={token} mark={mark} title={title} onPick={onPick} />;
-        })}
+      <div className="encore-flow" role="group" aria-label={label} ref={flow}>
+        {shown.map((token) => (
+          <Token
+            key={token.position}
+            token={token}
+            mark={markOf(token)}
+            title={moved(token) ? t('diff.drifted', { x: nats(moved(token)) }) : undefined}
+            active={token.position === entered}
+            picked={token === picked}
+            onPick={pick}
+            onMove={move}
+          />
+        ))}
         {window[side].left_out && to === Infinity ? (
           <span className="encore-quiet"> {t('diff.left_out', { n: count(window[side].left_out) })}</span>
         ) : null}
@@ -172,8 +205,8 @@ function Column({ t, label, window, side, from, to, onPick, testid }) {
   );
 }
 
-function Columns({ t, window, from, to, onPick, testid }) {
-  const shared = { t, window, from, to, onPick };
+function Columns({ t, window, from, to, picked, onPick, testid }) {
+  const shared = { t, window, from, to, picked, onPick };
   return (
     <div className="encore-columns">
       <Column {...shared} label={t('diff.recorded')} side="reference" testid={`${testid}-recorded`} />
@@ -247,7 +280,7 @@ function Diff({ t, view, digest }) {
   const diverged = window.fork !== null;
   const folded = view.verdict === 'IDENTICAL' ? view.compared : window.folded;
   const pick = (token) => setPicked((shown) => (shown === token ? null : token));
-  const shared = { t, window, onPick: pick };
+  const shared = { t, window, picked, onPick: pick };
   const { sentences } = view;
   return (
     <Section id="diff" title={t('diff')}>
