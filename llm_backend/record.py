@@ -80,6 +80,7 @@ class Recording:
         request: GenerationRequest,
         *,
         chat_id: str,
+        message_id: str | None = None,
         kind: Literal["ask", "replay"] = "ask",
         reference_run_id: str | None = None,
     ) -> None:
@@ -90,6 +91,7 @@ class Recording:
         self._store = store
         self._request = request
         self._chat_id = chat_id
+        self._message_id = message_id
         self._kind: Literal["ask", "replay"] = kind
         self._reference_run_id = reference_run_id
         self._texts: list[str] = []
@@ -166,6 +168,7 @@ class Recording:
             self._request,
             self._fingerprint,
             chat_id=self._chat_id,
+            message_id=self._message_id,
             kind=self._kind,
             reference_run_id=self._reference_run_id,
             neighbours=self._neighbours,
