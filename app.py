@@ -71,6 +71,11 @@ async def on_show(action: cl.Action) -> None:
     await handlers.show_in_panel(str(action.payload.get("run")))
 
 
+@cl.action_callback(handlers.EXPECT)
+async def on_expect(action: cl.Action) -> str:
+    return await handlers.expect_answer(action.payload)
+
+
 @cl.action_callback(RETRY)
 async def on_retry(action: cl.Action) -> None:
     await handlers.retry(str(action.payload.get("message")))

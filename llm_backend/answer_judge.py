@@ -12,7 +12,7 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from llm_backend.answers import (
     LONGEST,
@@ -121,14 +121,28 @@ def _unknown(reason: Reason) -> Opinion:
     return Opinion(sameness=Sameness.UNKNOWN, reason=reason)
 
 
+class Judge(Protocol):
+    """Who compares: an `AnswerJudge`, or one that remembers what it said."""
+
+    async def compare(self, expected: str, answer: str) -> Opinion: ...
+
+    async def compute(self, expression: str, answer: str) -> Opinion: ...
+
+
 async def check_answer(
-    judge: AnswerJudge, text: str, question: str, *, typed: str | None = None, starter: str | None = None
+    judge: Judge, text: str, question: str, *, typed: str | None = None, starter: str | None = None
 ) -> AnswerCheck:
     """The answer in a model's raw `text` beside what was to be expected.
 
     What a person typed counts before the starter's answer, and that before what SymPy computes.
     """
-    answer = boxed_answer(text)
+    return await check_box(judge, boxed_answer(text), question, typed=typed, starter=starter)
+
+
+async def check_box(
+    judge: Judge, answer: str | None, question: str, *, typed: str | None = None, starter: str | None = None
+) -> AnswerCheck:
+    """As `check_answer`, where the answer has been found already."""
     expected = typed_answer(typed or starter or "")
     expression = None if expected else arithmetic(question)
     if expected:
@@ -144,7 +158,7 @@ async def check_answer(
 
 
 async def check_receipt_answer(
-    judge: AnswerJudge, receipt: Receipt, *, typed: str | None = None, starter: str | None = None
+    judge: Judge, receipt: Receipt, *, typed: str | None = None, starter: str | None = None
 ) -> AnswerCheck:
     """The answer line of a recorded run, whose question is its last message."""
     question = receipt.request.messages[-1].content if receipt.request.messages else ""
@@ -152,7 +166,7 @@ async def check_receipt_answer(
 
 
 async def answers_after_fork(
-    judge: AnswerJudge, comparison: Comparison, reference: Receipt, candidate: Receipt
+    judge: Judge, comparison: Comparison, reference: Receipt, candidate: Receipt
 ) -> AnswerPair | None:
     """The answers of two runs whose words differ; None where they do not, for then nothing is left to say."""
     if comparison.reproduced or reference.completion.text == candidate.completion.text:
@@ -160,10 +174,14 @@ async def answers_after_fork(
     return await compare_answers(judge, reference.completion.text, candidate.completion.text)
 
 
-async def compare_answers(judge: AnswerJudge, reference: str, candidate: str) -> AnswerPair:
+async def compare_answers(judge: Judge, reference: str, candidate: str) -> AnswerPair:
     """The answers in two raw texts, and whether they have the same value."""
-    recorded, replayed = boxed_answer(reference), boxed_answer(candidate)
-    if recorded is None or replayed is None:
-        return AnswerPair(reference=recorded, candidate=replayed)
-    opinion = await judge.compare(recorded, replayed)
-    return AnswerPair(reference=recorded, candidate=replayed, opinion=opinion)
+    return await compare_boxes(judge, boxed_answer(reference), boxed_answer(candidate))
+
+
+async def compare_boxes(judge: Judge, reference: str | None, candidate: str | None) -> AnswerPair:
+    """As `compare_answers`, where the answers have been found already."""
+    if reference is None or candidate is None:
+        return AnswerPair(reference=reference, candidate=candidate)
+    opinion = await judge.compare(reference, candidate)
+    return AnswerPair(reference=reference, candidate=candidate, opinion=opinion)

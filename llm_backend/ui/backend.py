@@ -20,6 +20,7 @@ from llm_backend.record import APP_STOPPED
 from llm_backend.store import Store
 from llm_backend.ui.engine_watch import EngineWatch
 from llm_backend.ui.health import HealthCheck
+from llm_backend.ui.judging import Judging
 from llm_backend.ui.queueing import Line
 from llm_backend.ui.walls import Walls
 
@@ -36,6 +37,7 @@ class Backend:
     watch: EngineWatch
     health: HealthCheck
     walls: Walls = field(default_factory=Walls)
+    judging: Judging = field(default_factory=Judging)
     _work: set[asyncio.Task[None]] = field(default_factory=set)
     _lines: dict[str, Line] = field(default_factory=dict)
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
@@ -107,6 +109,6 @@ async def running_backend(settings: Settings) -> AsyncIterator[Backend]:
             yield _running
             await _running.health.close()
             await _running.stop_work()
-            await _running.walls.close()
+            await _running.judging.close()
         finally:
             _running = None

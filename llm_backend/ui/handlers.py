@@ -21,10 +21,11 @@ from llm_backend.record import Recording, build_request, record
 from llm_backend.strings import text
 from llm_backend.ui import metrics, panel
 from llm_backend.ui.answer_view import AnswerView
+from llm_backend.ui.answering import expect_in_chat
 from llm_backend.ui.backend import backend
 from llm_backend.ui.engine_watch import status_sentence
 from llm_backend.ui.login import NotLoggedIn, chat_user
-from llm_backend.ui.problems import reporting, show_problem
+from llm_backend.ui.problems import reporting, sentence, show_problem
 from llm_backend.ui.prose import readable_prose
 from llm_backend.ui.queueing import place_shown
 from llm_backend.ui.replaying import check_in_chat, read_plan, repeat_in_chat, replay_in_chat
@@ -34,6 +35,9 @@ from llm_backend.ui.verifying import asked_to_verify, verify_in_chat
 from llm_backend.ui.wall_chat import asked_for_wall, wall_command, wall_of_run
 
 REPLAY, CHECK, REPEAT, WALL, SHOW = "replay", "check", "repeat", "wall", "show_in_panel"
+EXPECT = "expect"
+"""The panel's form alone sends it."""
+
 _BUTTONS = (
     (REPLAY, "repeat"),
     (CHECK, "list-checks"),
@@ -112,6 +116,17 @@ async def show_wall(run_id: str) -> None:
     async with reporting(session.lang):
         await _claim(session)
         await wall_of_run(session, run_id)
+
+
+async def expect_answer(payload: Mapping[str, Any]) -> str:
+    """Keep the answer that someone typed as the right one; returns what is wrong with it, or ""."""
+    session = _session()
+    try:
+        await _claim(session)
+        await expect_in_chat(session, payload)
+    except EncoreError as error:
+        return sentence(error, session.lang)
+    return ""
 
 
 async def stop() -> None:

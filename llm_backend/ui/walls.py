@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from llm_backend.access import open_calibrations
-from llm_backend.answer_judge import AnswerJudge
 from llm_backend.answers import Sameness, boxed_answer
 from llm_backend.compare import Verdict
 from llm_backend.config import Settings
@@ -96,7 +95,6 @@ class Walls:
 
     def __init__(self) -> None:
         self._walls: dict[str, Wall] = {}
-        self._judge = AnswerJudge()
 
     async def of_run(self, backend: Backend, run_id: str, chat_id: str) -> Wall:
         """A new wall about a recorded run; raises `ReceiptNotFound`."""
@@ -136,7 +134,7 @@ class Walls:
         wall.plan = read_wall_plan(values, wall.request.sampling, lang)
         run = WallRun(
             backend.store,
-            self._judge,
+            backend.judging.judge,
             wall.plan,
             wall.request,
             chat_id=wall.chat_id,
@@ -154,9 +152,6 @@ class Walls:
         if wall.task is not None and not wall.task.done():
             wall.task.cancel()
             await asyncio.wait((wall.task,))
-
-    async def close(self) -> None:
-        await self._judge.close()
 
     async def _work(self, backend: Backend, wall: Wall, run: WallRun) -> None:
         try:

@@ -30,8 +30,11 @@ export default function RunLine() {
   const [said, setSaid] = useState(''); // how the last work ended, where no verdict tells
   const [version, setVersion] = useState(0);
   const [proof, setProof] = useState(null);
+  const [answer, setAnswer] = useState(null);
+  const [typed, setTyped] = useState(0); // how often someone has typed an expected answer
   const mounted = useRef(true);
   const root = useRef(null);
+  const inSight = useRef(false);
 
   useEffect(() => {
     mounted.current = true;
@@ -54,6 +57,8 @@ export default function RunLine() {
         setProgress(null);
         setSaid(event.said);
         setVersion((n) => n + 1);
+      } else if (event.type === 'expected') {
+        setTyped((n) => n + 1);
       }
     };
     socket.on('encore', listen);
@@ -70,6 +75,26 @@ export default function RunLine() {
       wanted = false;
     };
   }, [version]);
+
+  useEffect(() => {
+    let wanted = true;
+    fetch(apiClient.buildEndpoint(`/runs/${props.run}/answer`))
+      .then((response) => (response.ok ? response.json() : null))
+      .then((found) => {
+        if (!wanted) return;
+        inSight.current = root.current.getBoundingClientRect().bottom <= window.innerHeight;
+        setAnswer(found);
+      })
+      .catch(() => wanted && setAnswer(null));
+    return () => {
+      wanted = false;
+    };
+  }, [version, typed]);
+
+  useEffect(() => {
+    // Comparing takes a moment, and then the line grows; whoever reads further up is left there.
+    if (answer?.line && inSight.current) root.current.scrollIntoView({ block: 'nearest' });
+  }, [answer]);
 
   const outcomes = line?.outcomes ?? [];
   const newest = outcomes[0]?.id;
@@ -116,6 +141,18 @@ export default function RunLine() {
             {outcome.reason ? <div className="encore-reason">{outcome.reason}</div> : null}
           </div>
         ))}
+      </div>
+      <div role="status" aria-atomic="false" className="encore-answer">
+        {answer?.pair ? (
+          <div data-testid="run-line-pair" data-sameness={answer.pair.sameness}>
+            {answer.pair.line}
+          </div>
+        ) : null}
+        {answer?.line ? (
+          <div data-testid="run-line-answer" data-sameness={answer.sameness}>
+            {answer.line}
+          </div>
+        ) : null}
       </div>
       <div className="encore-summary" data-testid="run-line-summary">
         {line?.summary}

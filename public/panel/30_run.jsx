@@ -73,6 +73,7 @@ function Run({ t, run, busy, version, onAct }) {
       ) : null}
       <Seed t={t} run={run} />
       <Facts facts={[...run.facts, ...digests]} testid="run-facts" />
+      <Answer key={run.id} t={t} run={run} version={version} onAct={onAct} />
       <Proof t={t} run={run} />
       <div className="encore-row">
         <button

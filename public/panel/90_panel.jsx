@@ -52,6 +52,8 @@ export default function Reproducibility() {
         if (!isReading(root.current)) setBringUp(run.data);
       }
       setVersion((n) => n + 1);
+    } else if (event.type === 'expected') {
+      setVersion((n) => n + 1);
     }
   });
 

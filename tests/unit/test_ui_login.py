@@ -117,6 +117,7 @@ async def paths(backend: Backend, run_id: str) -> list[str]:
     return [
         f"/runs/{run_id}",
         f"/runs/{run_id}/line",
+        f"/runs/{run_id}/answer",
         f"/runs/{run_id}/proof",
         f"/receipts/{run.digest}",
         f"/receipts/{run.digest}?download=1",
@@ -214,6 +215,16 @@ async def test_buttons_do_nothing_with_somebody_elses_run(
         assert not other.answers()
     assert len(engine_script.bodies) == asked
     assert len(await backend.store.runs()) == 1
+
+
+async def test_nobody_types_what_is_expected_of_somebody_elses_run(backend: Backend, chat: Chat) -> None:
+    run_id = await ask_as("ada")
+    with chat_session() as other:
+        cl.context.session.user = await logged_in("bob")
+        await handlers.start_chat()
+        assert "is stored" in await handlers.expect_answer({"run": run_id, "answer": "5"})
+        assert other.news("expected") == []
+    assert (await backend.store.run(run_id)).expected_answer is None
 
 
 async def test_too_many_wrong_passwords_are_answered_with_429(backend: Backend) -> None:
