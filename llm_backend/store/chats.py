@@ -54,7 +54,10 @@ class Chats(Connected):
             return None if row is None else Chat(*row)
 
     async def chats(self, user: str, *, limit: int, skip: int = 0, search: str = "") -> list[Chat]:
-        """A user's chats in which something was asked, the latest first; `search`: part of name or question."""
+        """A user's chats in which something was asked, the latest first.
+
+        `search`: part of a name or of a question.
+        """
         query = _select_chats().where(ChatRow.user == user)
         if search:
             asked = exists().where(

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from llm_backend.ui.login import client_address
+from llm_backend.ui.login import client_address, without_ended_login
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _SOCKET_PATH = "/ws/"
@@ -46,7 +46,7 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        scope = self._below_root(scope)
+        scope = without_ended_login(self._below_root(scope))
         client_address.set(scope["client"][0] if scope.get("client") else "")
         if _from_elsewhere(scope):
             if scope["type"] == "websocket":
