@@ -10,10 +10,10 @@ import json
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import chainlit as cl
-from chainlit.step import StepDict, StepType
+from chainlit.step import StepDict
 from chainlit.types import ThreadDict
 
 from llm_backend.errors import EncoreError
@@ -26,6 +26,8 @@ from llm_backend.ui.answer_view import end_note
 from llm_backend.ui.math_display import display
 from llm_backend.ui.panel import RUN_LINE
 from llm_backend.ui.session import ChatSession, Turn
+
+Kind = Literal["user_message", "tool", "assistant_message"]
 
 LOOK_AGAIN_S = 1.0
 """How often an answer that is still being given elsewhere is looked for."""
@@ -171,7 +173,7 @@ def answer_steps(exchange: Exchange, lang: Language) -> list[StepDict]:
     return steps
 
 
-def _step(step_id: str, kind: StepType, name: str, output: str, at: str) -> StepDict:
+def _step(step_id: str, kind: Kind, name: str, output: str, at: str) -> StepDict:
     return {
         "id": step_id,
         "type": kind,
