@@ -61,7 +61,7 @@ def test_a_chat_is_opened_again_after_a_restart_and_goes_on(
     app: Restarting, open_page: Open, engine_script: Script
 ) -> None:
     page = log_in_at(open_page, app.url, "ada")
-    change_settings(page, seed="18446744073709551615")
+    change_settings(page, seed="9223372036854775807")
     engine_script.enqueue(Reply(text="<think>eight *eights*</think>It is $8^2=64$, **sure**."))
     ask(page, "How much is 8 × 8?")
     expect_answered(page)
@@ -85,13 +85,13 @@ def test_a_chat_is_opened_again_after_a_restart_and_goes_on(
     assert [lines.nth(n).get_attribute("data-run") for n in (0, 1)] == [first["id"], second["id"]]
     panel = page.get_by_test_id("panel")
     expect(panel.get_by_test_id("run-question")).to_have_text("And the root of that?")
-    expect(panel.get_by_test_id("run-seed")).to_contain_text("18446744073709551615")
+    expect(panel.get_by_test_id("run-seed")).to_contain_text("9223372036854775807")
 
     replay_last(page)
     expect(latest_verdict(page)).to_contain_text("Came out the same")
     replayed = json.loads(engine_script.bodies[-1])
     assert replayed["messages"] == json.loads(engine_script.bodies[-2])["messages"]
-    assert replayed["seed"] == 18446744073709551615
+    assert replayed["seed"] == 9223372036854775807
 
     ask(page, "Go on")
     expect_answered(page, 3)
@@ -102,7 +102,7 @@ def test_a_chat_is_opened_again_after_a_restart_and_goes_on(
         "Go on",
     ]
     assert sent["messages"][-4]["content"] == "It is $8^2=64$, **sure**."
-    assert sent["seed"] == 18446744073709551615
+    assert sent["seed"] == 9223372036854775807
 
     page.reload()
     expect_answered(page, 3)
