@@ -141,6 +141,17 @@ class ChatRow(Base):
     """As its user renamed it; else its first question is its name."""
 
 
+class ShareRow(Base):
+    """A link to a run for people without a login."""
+
+    __tablename__ = "shares"
+
+    token_hash: Mapped[str] = mapped_column(primary_key=True)
+    """SHA-256 of the link's token, in hex."""
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), index=True)
+    created_at: Mapped[datetime]
+
+
 class RunTokensRow(Base):
     """Tokens of a running run as they arrive; gone once the receipt is stored."""
 

@@ -59,9 +59,9 @@ class Guard:
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers["Content-Security-Policy"] = POLICY
+                headers.setdefault("Content-Security-Policy", POLICY)  # a stricter one of a page stands
                 headers["X-Content-Type-Options"] = "nosniff"
-                headers["Referrer-Policy"] = "same-origin"
+                headers.setdefault("Referrer-Policy", "same-origin")
                 if scope.get("scheme") == "https":
                     _only_by_https(headers)
                 if scope["path"].startswith("/public/"):

@@ -34,8 +34,14 @@ from llm_backend.users import UserFile, write_private
 client_address: ContextVar[str] = ContextVar("client_address", default="")
 """Of the request being served; `guard.py` sets it."""
 
-OPEN = frozenset({"/healthz", "/metrics", "/status", "/strings", "/public/elements/{title}.jsx"})
-"""Routes without a login: they say how the app and the engine are, and nothing about anybody's runs."""
+OPEN = frozenset(
+    {
+        *("/healthz", "/metrics", "/status", "/strings", "/public/elements/{title}.jsx"),
+        *("/shared/{token}", "/shared/{token}/receipt"),
+    }
+)
+"""Routes without a login: they say how the app and the engine are, and nothing about anybody's runs but
+those whose owner gave a link away."""
 
 _SHORTEST_SECRET = 32
 

@@ -79,7 +79,6 @@ def test_a_chat_is_opened_again_after_a_restart_and_goes_on(
         ["How much is 8 × 8?", "And the root of that?"]
     )
     expect(answers(page).first.locator(".katex").first).to_be_visible()
-    expect(answers(page).first.locator("strong")).to_have_text("sure")
     expect(page.get_by_role("button", name="Thought")).to_have_count(2)
     lines = page.get_by_test_id("run-line")
     assert [lines.nth(n).get_attribute("data-run") for n in (0, 1)] == [first["id"], second["id"]]
@@ -140,12 +139,12 @@ def test_an_answer_that_is_being_given_is_found_after_a_reload(
 ) -> None:
     """One generation, and the page that comes back shows its end."""
     page = log_in_at(open_page, app.url, "ada", locale="zh-CN")
-    engine_script.enqueue(Reply(text="Slowly but surely it comes to its end.", tokens_per_second=4))
+    engine_script.enqueue(Reply(text="Slowly " * 80 + "it comes to its end.", tokens_per_second=4))
     ask(page, "slow")
     expect(answers(page).first).to_contain_text("Slow")
     page.wait_for_url("**/thread/*")
     page.reload()
     expect(page.get_by_text("这个回答仍在生成")).to_be_visible()
-    expect(answers(page).first).to_contain_text("comes to its end.", timeout=30_000)
+    expect(answers(page).first).to_contain_text("comes to its end.", timeout=40_000)
     expect_answered(page)
     assert len(engine_script.bodies) == 1
