@@ -19,6 +19,7 @@ from chainlit.types import ThreadDict
 
 from llm_backend.errors import EncoreError
 from llm_backend.record import Recording, build_request, record
+from llm_backend.run import Run
 from llm_backend.strings import Language, text
 from llm_backend.ui import metrics, panel
 from llm_backend.ui.answer_view import AnswerView
@@ -81,6 +82,7 @@ async def resume_chat(thread: ThreadDict) -> None:
         await _claim(session)
         exchanges = await load_exchanges(backend().store, session.chat_id)
         restore(session, exchanges)
+        session.listed = True
         fill_thread(thread, exchanges, session.lang)
         for exchange in exchanges:
             if exchange.run.digest is not None:
@@ -343,6 +345,7 @@ async def _ask_engine(session: ChatSession, message_id: str) -> None:
                 async for delta in recording:
                     begun()
                     view.feed(delta.text)
+                    await _list_chat(session, recording.run)
     except asyncio.CancelledError:
         if recording.run is None:  # the engine had not even begun: no run line will say so
             said = text("end_note.stopped_without_answer", session.lang)
@@ -352,6 +355,13 @@ async def _ask_engine(session: ChatSession, message_id: str) -> None:
         shown = _show_result(session, message_id, view, recording, sampling.max_tokens)
         # Stop pressed in the very last moment must not take the run line away.
         await asyncio.shield(backend().start(shown))
+
+
+async def _list_chat(session: ChatSession, run: Run | None) -> None:
+    """A chat is in the history from its first run on; the page has to be told."""
+    if run is not None and session.user is not None and not session.listed:
+        session.listed = True
+        await panel.list_chat(run.id)
 
 
 async def _show_result(
@@ -365,6 +375,7 @@ async def _show_result(
     if run.status != "interrupted":
         session.remember(message_id, session.questions[message_id], view.answer)
     metrics.count_run(run)
+    await _list_chat(session, run)  # an answer in one piece ends before its run is there
     await panel.add_run_line(view.message, run.id, note)
     await _send_buttons(view.message.id, run.id, session.lang)
     await panel.tell("run", run=run.id)

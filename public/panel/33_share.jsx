@@ -45,12 +45,18 @@ function Share({ t, run }) {
           </button>
         ) : null}
       </div>
-      <div role="status">
+      <div role="status" className="encore-share-news">
         {failed ? <p className="encore-note">{t('share.failed', { problem: failed })}</p> : null}
         {link ? (
           <p>
             {t('share.made')}{' '}
-            <a href={link} target="_blank" rel="noreferrer" data-testid="shared-address">
+            <a
+              className="encore-shared-address"
+              href={link}
+              target="_blank"
+              rel="noreferrer"
+              data-testid="shared-address"
+            >
               {link}
             </a>{' '}
             <CopyButton t={t} value={link} testid="copy-share" />

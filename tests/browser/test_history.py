@@ -72,6 +72,7 @@ def test_a_chat_is_opened_again_after_a_restart_and_goes_on(
     expect_answered(page)
     ask(page, "And the root of that?")
     expect_answered(page, 2)
+    expect(page.locator("#thread-history").get_by_text("How much is 8 × 8?")).to_be_visible()
     (second, first) = page.request.get(f"{app.url}/runs").json()
 
     page.goto(app.restart())
