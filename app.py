@@ -62,6 +62,11 @@ async def on_check(action: cl.Action) -> None:
     await handlers.check_run(str(action.payload.get("run")))
 
 
+@cl.action_callback(handlers.FORK)
+async def on_fork(action: cl.Action) -> None:
+    await handlers.fork_run(action.payload)
+
+
 @cl.action_callback(handlers.REPEAT)
 async def on_repeat(action: cl.Action) -> None:
     await handlers.repeat_run(action.payload)

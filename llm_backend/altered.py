@@ -30,6 +30,8 @@ def with_max_tokens(request: GenerationRequest, max_tokens: int) -> GenerationRe
 
 def with_top_logprobs(request: GenerationRequest, top_logprobs: int) -> GenerationRequest:
     """Another number of alternatives recorded per token; logprobs are asked for in any case."""
+    if request.endpoint == "/v1/completions":
+        return _with(request, {"logprobs": top_logprobs}, top_logprobs=top_logprobs)
     keys = {"logprobs": True, "top_logprobs": top_logprobs}
     return _with(request, keys, top_logprobs=top_logprobs)
 
@@ -55,6 +57,13 @@ def streams(request: GenerationRequest) -> bool:
     """Whether the answer is asked for piece by piece; taken for granted where the body is unreadable."""
     document = body_of(request)
     return document is None or bool(document.get("stream"))
+
+
+def prompt_ids(request: GenerationRequest) -> tuple[int, ...]:
+    """The token ids that are sent as the prompt; empty where messages or text are."""
+    prompt = (body_of(request) or {}).get("prompt") if request.endpoint == "/v1/completions" else None
+    ids = prompt if isinstance(prompt, list) else []
+    return tuple(ids) if all(type(one) is int for one in ids) else ()
 
 
 def body_of(request: GenerationRequest) -> dict[str, Any] | None:

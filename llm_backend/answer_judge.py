@@ -160,9 +160,9 @@ async def check_box(
 async def check_receipt_answer(
     judge: Judge, receipt: Receipt, *, typed: str | None = None, starter: str | None = None
 ) -> AnswerCheck:
-    """The answer line of a recorded run, whose question is its last message."""
-    question = receipt.request.messages[-1].content if receipt.request.messages else ""
-    return await check_answer(judge, receipt.completion.text, question, typed=typed, starter=starter)
+    """The answer line of a recorded run."""
+    question = receipt.request.question
+    return await check_answer(judge, receipt.answer, question, typed=typed, starter=starter)
 
 
 async def answers_after_fork(
@@ -171,7 +171,7 @@ async def answers_after_fork(
     """The answers of two runs whose words differ; None where they do not, for then nothing is left to say."""
     if comparison.reproduced or reference.completion.text == candidate.completion.text:
         return None
-    return await compare_answers(judge, reference.completion.text, candidate.completion.text)
+    return await compare_answers(judge, reference.answer, candidate.answer)
 
 
 async def compare_answers(judge: Judge, reference: str, candidate: str) -> AnswerPair:

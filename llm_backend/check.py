@@ -14,6 +14,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from llm_backend.compare import NearTie
 from llm_backend.engine.client import EngineClient
 from llm_backend.errors import EngineNotReady, EngineRejected
 from llm_backend.receipt import EngineFingerprint, Message, Receipt, Sampling, TokenRecord
@@ -61,6 +62,11 @@ class Calibrations:
 
     def find(self, engine: EngineFingerprint) -> Calibration | None:
         return self._read().get(engine.digest)
+
+    def near_tie_of(self, fingerprint_digest: str) -> NearTie | None:
+        """Up to which margin that engine's rounding swaps two tokens, where it was measured."""
+        measured = self._read().get(fingerprint_digest)
+        return measured.near_tie if measured else None
 
     def keep(self, calibration: Calibration) -> None:
         entries = self._read() | {calibration.engine: calibration}

@@ -42,7 +42,7 @@ ENOUGH_POSITIONS = 8
 
 
 # Keys of a body that model, prompt and effective settings already compare, or that `stream` implies.
-_SAID_ELSEWHERE = frozenset({"model", "messages", "stream_options", *Sampling.model_fields})
+_SAID_ELSEWHERE = frozenset({"model", "messages", "prompt", "stream_options", *Sampling.model_fields})
 
 
 class Verdict(StrEnum):

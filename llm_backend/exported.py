@@ -26,7 +26,7 @@ LARGEST_INTEGER = 2**53 - 1
 class RunFacts(Frozen):
     """When and how fast a run went: kept beside its receipt, never in the receipt's digest."""
 
-    kind: Literal["ask", "replay", "import"]
+    kind: Literal["ask", "replay", "fork", "import"]
     started_at: AwareDatetime
     """UTC."""
     ttft_s: float | None = None

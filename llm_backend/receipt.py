@@ -203,7 +203,22 @@ class GenerationRequest(Frozen):
     sampling: Sampling
     effective: Sampling
     prompt_token_ids: tuple[int, ...] = ()
-    """As rendered by the engine's chat template; empty when the engine does not report them."""
+    """As rendered by the engine's chat template; empty when the engine does not report them. Of a request
+    to `/v1/completions`, the ids that were sent."""
+
+    @property
+    def question(self) -> str:
+        """The last thing a person said; empty when nobody said anything."""
+        asked = (message.content for message in reversed(self.messages) if message.role == "user")
+        return next(asked, "")
+
+    @property
+    def given(self) -> str:
+        """The beginning of the answer that was sent along, as text; empty for a chat's request."""
+        if self.endpoint != "/v1/completions" or not self.messages:
+            return ""
+        last = self.messages[-1]
+        return last.content if last.role == "assistant" else ""
 
 
 class Completion(Frozen):
@@ -307,6 +322,11 @@ class Receipt(Frozen):
     request: GenerationRequest
     completion: Completion
     engine: EngineFingerprint
+
+    @property
+    def answer(self) -> str:
+        """The answer's whole raw text: what was given of it and what was generated."""
+        return self.request.given + self.completion.text
 
     @cached_property
     def canonical(self) -> bytes:

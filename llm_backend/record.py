@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Literal, Self
 
+from llm_backend.altered import prompt_ids
 from llm_backend.engine.client import EngineClient, EngineStream
 from llm_backend.engine.fold import Delta
 from llm_backend.errors import EngineInterrupted, PromptTooLong
@@ -81,7 +82,7 @@ class Recording:
         *,
         chat_id: str,
         message_id: str | None = None,
-        kind: Literal["ask", "replay"] = "ask",
+        kind: Literal["ask", "replay", "fork"] = "ask",
         reference_run_id: str | None = None,
     ) -> None:
         self.tokens: list[TokenRecord] = []
@@ -92,7 +93,7 @@ class Recording:
         self._request = request
         self._chat_id = chat_id
         self._message_id = message_id
-        self._kind: Literal["ask", "replay"] = kind
+        self._kind: Literal["ask", "replay", "fork"] = kind
         self._reference_run_id = reference_run_id
         self._texts: list[str] = []
         self._flushed_tokens = 0
@@ -105,7 +106,7 @@ class Recording:
             self._engine.identity(),
             self._engine.running(),
             self._engine.served(),
-            self._engine.prompt_tokens(request.model, request.messages),
+            self._prompt_tokens(),
         )
         self._engine_start = self._engine.start_id()
         # Refused before sending, with the real numbers: the engine's own message may quote others.
@@ -122,6 +123,12 @@ class Recording:
             self._watch.cancel()
             raise
         return self
+
+    async def _prompt_tokens(self) -> int | None:
+        """Where ids are sent, their number: rendering the messages would be another prompt."""
+        if sent := prompt_ids(self._request):
+            return len(sent)
+        return await self._engine.prompt_tokens(self._request.model, self._request.messages)
 
     async def _watch_neighbours(self) -> None:
         """Load may arrive after the start; the busiest moment seen is what the run is judged by."""
@@ -163,7 +170,8 @@ class Recording:
 
     async def _begin(self) -> None:
         fold = self._stream.fold
-        self._request = self._request.model_copy(update={"prompt_token_ids": fold.prompt_token_ids})
+        prompt = fold.prompt_token_ids or prompt_ids(self._request)
+        self._request = self._request.model_copy(update={"prompt_token_ids": prompt})
         self.run = await self._store.begin(
             self._request,
             self._fingerprint,

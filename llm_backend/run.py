@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-RunKind = Literal["ask", "replay", "import"]
+RunKind = Literal["ask", "replay", "fork", "import"]
 RunStatus = Literal["running", "complete", "stopped", "interrupted"]
 
 FRESH = 1
@@ -37,7 +37,7 @@ class Run:
     digest: str | None = None
     """Of the receipt; two runs that came out the same to the last bit share it."""
     reference_run_id: str | None = None
-    """The run that this one replays."""
+    """The run that this one replays, or was forked off."""
     ttft_s: float | None = None
     """Seconds to the first token."""
     duration_s: float | None = None

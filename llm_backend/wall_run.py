@@ -53,7 +53,8 @@ class WallRun:
         self._chat_id = chat_id
         self._calibrations = calibrations
         self._on_run = on_run
-        self._expression = arithmetic(request.messages[-1].content) if request.messages else None
+        self._expression = arithmetic(request.question)
+        self._given = request.given
         self._ended: asyncio.Queue[Card | None] = asyncio.Queue()
         requests = _requests(plan, request)
         self._requests = requests
@@ -156,7 +157,7 @@ class WallRun:
 
     async def _group_answers(self) -> None:
         while (card := await self._ended.get()) is not None:
-            card.answer = boxed_answer(card.text)
+            card.answer = boxed_answer(self._given + card.text)
             await self._group(card)
             card.version += 1
 

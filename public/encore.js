@@ -90,6 +90,14 @@
     );
   }
 
+  // Where the header has no room for it, the conversation begins below it instead of under it.
+  function makeRoom() {
+    const header = document.getElementById('header');
+    const below = header ? status.getBoundingClientRect().bottom - header.getBoundingClientRect().bottom : 0;
+    const room = status.childElementCount ? Math.max(0, Math.ceil(below)) : 0;
+    document.documentElement.style.setProperty('--encore-status-room', `${room}px`);
+  }
+
   async function poll() {
     let wait = POLL_MS.other;
     try {
@@ -114,6 +122,7 @@
     '#side-view-title button': ['Close panel', '关闭面板'],
     '#chat-settings-open-modal': ['Settings', '设置'],
     '#chat-input': ['Question', '问题'],
+    '[role=dialog]:has(.encore-panel)': ['Reproducibility', '可复现性'],
     'button:has(> svg.lucide-copy)': ['Copy', '复制'],
     'button:has(> svg.lucide-layers)': ['×10: replay ten times', '×10：重放十次']
   };
@@ -129,6 +138,8 @@
   function start() {
     document.documentElement.lang = chinese ? 'zh-CN' : 'en';
     document.body.append(status);
+    new ResizeObserver(makeRoom).observe(status);
+    window.addEventListener('resize', makeRoom);
     new MutationObserver(nameButtons).observe(document.body, { childList: true, subtree: true });
     poll();
   }

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -47,9 +50,25 @@ async def engine(scripted_url: str) -> AsyncIterator[EngineClient]:
         yield client
 
 
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file with all tables and no rows, made once: migrating takes longer than most tests."""
+    file = tmp_path_factory.mktemp("migrated") / "encore.db"
+
+    async def migrate() -> None:
+        await (await Store.open(f"sqlite+aiosqlite:///{file}")).close()
+
+    thread = threading.Thread(target=asyncio.run, args=(migrate(),))  # this one may have a loop already
+    thread.start()
+    thread.join()
+    return file
+
+
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    store = await Store.open(f"sqlite+aiosqlite:///{tmp_path / 'encore.db'}")
+async def store(tmp_path: Path, empty_database: Path) -> AsyncIterator[Store]:
+    file = tmp_path / "encore.db"
+    shutil.copy(empty_database, file)
+    store = await Store.open(f"sqlite+aiosqlite:///{file}")
     yield store
     await store.close()
 

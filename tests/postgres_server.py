@@ -11,12 +11,13 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from ports import free_port
 
 START_S = 60
 REQUIRED = "TESTS_REQUIRE_POSTGRESQL"
@@ -47,7 +48,7 @@ def running_postgres(binaries: Path) -> Iterator[str]:
     data, log = folder / "data", folder / "log"
     if user:
         shutil.chown(folder, user)
-    port = _free_port()
+    port = free_port()
     environment = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
     subprocess.run(
         [*as_user, str(binaries / "initdb"), *INITDB, f"--pgdata={data}"],
@@ -85,10 +86,3 @@ def _unprivileged() -> str | None:
     return next(
         name for name in ("postgres", "nobody") if name in {entry.pw_name for entry in pwd.getpwall()}
     )
-
-
-def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port

@@ -23,7 +23,7 @@ import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 import uvicorn
@@ -144,7 +144,7 @@ class ScriptedEngine:
                 Route("/tokenize", self.tokenize, methods=["POST"]),
                 Route("/detokenize", self.detokenize, methods=["POST"]),
                 Route("/v1/chat/completions", self.chat, methods=["POST"]),
-                Route("/v1/completions", self.prefill, methods=["POST"]),
+                Route("/v1/completions", self.completions, methods=["POST"]),
                 Route("/script", self.set_script, methods=["POST"]),
                 Route("/bodies", self.get_bodies),
             ]
@@ -217,11 +217,30 @@ class ScriptedEngine:
             return JSONResponse(await _whole(self._stream(body, reply)))
         return StreamingResponse(self._stream(body, reply), media_type="text/event-stream")
 
-    async def prefill(self, request: Request) -> Response:
-        """What the engine thinks of a given sequence: `reply.text` is the answer it would have given."""
+    async def completions(self, request: Request) -> Response:
+        """A given sequence: gone on with, or only judged where the prompt's logprobs are asked for."""
         body, reply, refusal = await self._take(request)
         if refusal:
             return refusal
+        if "prompt_logprobs" in body:
+            return await self._prefill(body, reply)
+        lines = self._continuation(body, reply)
+        if not body.get("stream"):
+            return JSONResponse(await _whole_continuation(lines))
+        return StreamingResponse(lines, media_type="text/event-stream")
+
+    async def _continuation(self, body: dict[str, Any], reply: Reply) -> AsyncIterator[str]:
+        """The rest of `reply.text` where the prompt holds its beginning, else all of it."""
+        given = _given(body["prompt"])
+        tokens = tokenize(reply.text)
+        begun = given == [token_id(token) for token in tokens[: len(given)]]
+        rest = replace(reply, text="".join(tokens[len(given) :])) if begun else reply
+        asked = {**body, "top_logprobs": body.get("logprobs"), "logprobs": body.get("logprobs") is not None}
+        async for line in self._stream(asked, rest, first=len(given)):
+            yield line if "[DONE]" in line or "{not json" in line else _as_completion(line, body["prompt"])
+
+    async def _prefill(self, body: dict[str, Any], reply: Reply) -> Response:
+        """What the engine thinks of a given sequence: `reply.text` is the answer it would have given."""
         if reply.ending == "stall":
             await asyncio.sleep(3600)
         if reply.ending == "garbage":
@@ -247,11 +266,11 @@ class ScriptedEngine:
             return body, reply, JSONResponse({"error": error}, status_code=404)
         return body, reply, None
 
-    async def _stream(self, body: dict[str, Any], reply: Reply) -> AsyncIterator[str]:
+    async def _stream(self, body: dict[str, Any], reply: Reply, first: int = 0) -> AsyncIterator[str]:
         await self._turn()
         self.script.in_flight += 1
         try:
-            async for line in self._lines(body, reply):
+            async for line in self._lines(body, reply, first):
                 yield line
         finally:
             self.script.in_flight -= 1
@@ -271,7 +290,9 @@ class ScriptedEngine:
             if turn in self._turns:
                 self._turns.remove(turn)
 
-    async def _lines(self, body: dict[str, Any], reply: Reply) -> AsyncIterator[str]:
+    async def _lines(self, body: dict[str, Any], reply: Reply, first: int) -> AsyncIterator[str]:
+        """`first`: the position that the first token has in its answer."""
+
         def chunk(**fields: Any) -> str:
             document = {"object": "chat.completion.chunk", "model": self.script.model, **fields}
             return f"data: {json.dumps(document)}\n\n"
@@ -295,13 +316,14 @@ class ScriptedEngine:
         for start in range(0, min(len(tokens), strike), reply.tokens_per_chunk):
             part = tokens[start : min(start + reply.tokens_per_chunk, strike)]
             shown = [
-                _forked(token) if fork_at is not None and start + offset >= fork_at else token
+                forked(token) if fork_at is not None and start + offset >= fork_at else token
                 for offset, token in enumerate(part)
             ]
             delta, thinking = _delta("".join(shown), reply.channel, thinking)
             choice: dict[str, Any] = {"index": 0, "delta": delta}
             if observed:
-                choice["logprobs"] = _logprobs(shown, start, reply, int(body.get("top_logprobs") or 0))
+                top = int(body.get("top_logprobs") or 0)
+                choice["logprobs"] = _logprobs(shown, first + start, reply, top)
             if reply.token_ids and body.get("return_token_ids"):
                 choice["token_ids"] = [token_id(token) for token in shown]
             yield chunk(choices=[choice])
@@ -328,6 +350,46 @@ class ScriptedEngine:
             usage["prompt_tokens_details"] = {"cached_tokens": cached}
         yield chunk(choices=[], usage=usage, system_fingerprint=f"scripted-{self.script.version}")
         yield "data: [DONE]\n\n"
+
+
+def _as_completion(line: str, prompt: list[int]) -> str:
+    """A chat's chunk as one of `/v1/completions`, in which vLLM repeats the prompt once, in the choice."""
+    document = json.loads(line.removeprefix("data: "))
+    told = document.pop("prompt_token_ids", None)
+    for choice in document.get("choices") or []:
+        choice["text"] = choice.pop("delta").get("content") or ""
+        choice["prompt_token_ids"] = prompt if told else None
+        if listed := choice.get("logprobs"):
+            content = listed["content"]
+            choice["logprobs"] = {
+                "tokens": [entry["token"] for entry in content],
+                "token_logprobs": [entry["logprob"] for entry in content],
+                # As a map, and not in order: vLLM puts the generated token first.
+                "top_logprobs": [
+                    {other["token"]: other["logprob"] for other in reversed(entry["top_logprobs"])}
+                    for entry in content
+                ],
+            }
+    return f"data: {json.dumps({**document, 'object': 'text_completion'})}\n\n"
+
+
+async def _whole_continuation(lines: AsyncIterator[str]) -> dict[str, Any]:
+    document: dict[str, Any] = {}
+    whole: dict[str, Any] = {"index": 0, "text": "", "token_ids": [], "logprobs": None}
+    async for line in lines:
+        if line.startswith("data: [DONE]"):
+            break
+        chunk = json.loads(line.removeprefix("data: "))
+        document |= {key: value for key, value in chunk.items() if key != "choices"}
+        for part in chunk["choices"]:
+            whole["text"] += part["text"]
+            whole["token_ids"] += part.get("token_ids") or []
+            whole["finish_reason"] = part.get("finish_reason")
+            whole["prompt_token_ids"] = part["prompt_token_ids"] or whole.get("prompt_token_ids")
+            for name, values in (part.get("logprobs") or {}).items():
+                whole["logprobs"] = whole["logprobs"] or {}
+                whole["logprobs"].setdefault(name, []).extend(values)
+    return document | {"choices": [whole]}
 
 
 async def _whole(lines: AsyncIterator[str]) -> dict[str, Any]:
@@ -363,12 +425,18 @@ def _prompt(body: dict[str, Any], suffix: str) -> list[int]:
     return [token_id(token) for token in tokenize(rendered + "<|assistant|>" + suffix)]
 
 
+def _given(ids: list[int]) -> list[int]:
+    """What follows the rendered chat in a prompt of ids: the beginning of an answer."""
+    opening = [token_id(token) for token in tokenize("<|assistant|>")]
+    answer = max(n for n in range(len(opening), len(ids) + 1) if ids[n - len(opening) : n] == opening)
+    return ids[answer:]
+
+
 def _prompt_logprobs(ids: list[int], reply: Reply) -> list[dict[str, Any] | None] | None:
     """One entry per token: after the prompt, the answer's own logprobs; another token is an unlikely one."""
     if reply.logprobs == "none":
         return None
-    opening = [token_id(token) for token in tokenize("<|assistant|>")]
-    answer = max(n for n in range(len(opening), len(ids) + 1) if ids[n - len(opening) : n] == opening)
+    answer = len(ids) - len(_given(ids))
     expected = tokenize(reply.text)
     entries: list[dict[str, Any] | None] = [None]
     for index, given in enumerate(ids[1:], start=1):
@@ -388,7 +456,8 @@ def _prompt_logprobs(ids: list[int], reply: Reply) -> list[dict[str, Any] | None
     return entries
 
 
-def _forked(token: str) -> str:
+def forked(token: str) -> str:
+    """The runner-up at every position, and what is generated from a fork on."""
     return token[::-1] + "~" if token.strip() else token + " "
 
 
@@ -419,7 +488,7 @@ def _logprobs(tokens: list[str], start: int, reply: Reply, top: int) -> dict[str
             value = -9999.0
         elif reply.logprobs == "one_of_each" and position in (1, 2):
             value = -9999.0 if position == 1 else None
-        runner_up = f"token_id:{token_id(_forked(token))}"
+        runner_up = f"token_id:{token_id(forked(token))}"
         second: float | None = (value or 0.0) - 0.05
         if reply.logprobs in ("null_rows", "nan_rows") and position % 5 == 0:
             value = second = None if reply.logprobs == "null_rows" else float("nan")

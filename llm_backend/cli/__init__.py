@@ -11,6 +11,7 @@ from __future__ import annotations
 from llm_backend.cli import (
     benching,
     evidence,
+    forking,
     isolating,
     keeping,
     offline,
@@ -28,6 +29,7 @@ from llm_backend.errors import EncoreError
 __all__ = [
     "benching",
     "evidence",
+    "forking",
     "isolating",
     "keeping",
     "main",

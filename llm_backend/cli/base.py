@@ -25,7 +25,7 @@ CLI_CHAT = "cli"
 """Runs asked from a terminal belong to this chat in `encore list` and the panel."""
 
 ORDER = (
-    *("ask", "replay", "check", "compare"),
+    *("ask", "replay", "check", "fork", "compare"),
     *("probe", "isolate", "verify", "bench", "logits", "attention"),
     *("list", "show", "export", "import", "keygen", "sign", "verify-signature", "share"),
     *("forget", "prune", "user", "doctor", "version"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -10,6 +11,7 @@ import typer
 from llm_backend import render
 from llm_backend.access import find_run, open_calibrations, open_engine, open_store, receipt_file
 from llm_backend.answer_judge import AnswerJudge, answers_after_fork
+from llm_backend.batch import LOG_SUFFIX
 from llm_backend.check import check as check_receipt
 from llm_backend.cli.base import (
     CLI_CHAT,
@@ -28,9 +30,11 @@ from llm_backend.cli.base import (
     progress,
     run_async,
 )
+from llm_backend.cli.batching import replay_file
 from llm_backend.compare import Comparison
 from llm_backend.config import Settings, load_settings
 from llm_backend.distributions import measure_distributions
+from llm_backend.errors import EncoreError
 from llm_backend.load import parse_neighbours
 from llm_backend.receipt import Receipt
 from llm_backend.repeat import Repetition
@@ -48,7 +52,10 @@ REPEATS = {
 
 @app.command()
 def replay(
-    receipt: ReceiptArgument,
+    receipt: Annotated[
+        str | None,
+        typer.Argument(metavar="[RECEIPT]", help="A digest or its first digits, or a receipt file."),
+    ] = None,
     times: Annotated[int, typer.Option(min=1, max=1000, help="How often, one after the other.")] = 1,
     neighbours: Annotated[
         str | None,
@@ -58,8 +65,35 @@ def replay(
     engine: EngineOption = None,
     level: LevelOption = Level.LOGPROBS,
     format: FormatOption = Format.TEXT,
+    file: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FILE", help="Replay every receipt of an exported file; resumable."),
+    ] = None,
+    concurrency: Annotated[
+        int, typer.Option(min=1, max=256, help="With --from: replays at a time, each other's load.")
+    ] = 1,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help=f"With --from: what is done so far; FILE{LOG_SUFFIX} unless given."
+        ),
+    ] = None,
 ) -> None:
     """Send the recorded request again and compare, token by token."""
+    if (receipt is None) == (file is None):
+        raise EncoreError("What shall be replayed?", "Name one receipt, or a file of many with --from.")
+    if file is not None:
+        if times != 1 or neighbours is not None:
+            raise EncoreError(
+                "--times and --neighbours repeat one receipt.", "With --from, use --concurrency for load."
+            )
+        sys.exit(replay_file(file, log, concurrency, engine, level, format))
+    if concurrency != 1 or log is not None:
+        raise EncoreError(
+            "--concurrency and --log are for many receipts.",
+            "Use them with --from, or --neighbours for load.",
+        )
+    assert receipt is not None
     settings = load_settings()
     if times == 1 and neighbours is None:
         comparisons = [run_async(_replay(settings, receipt, engine, format))]

@@ -25,6 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from llm_backend.altered import streams
 from llm_backend.engine.fold import Delta, StreamFold
+from llm_backend.engine.fold_completions import CompletionsFold
 from llm_backend.engine.manifest import Manifest, read_manifest
 from llm_backend.engine.prefill import Prefill, read_prefill
 from llm_backend.engine.process import read_pid_file
@@ -228,6 +229,20 @@ class EngineClient:
         except (ValueError, KeyError):
             return {}
 
+    async def detokenized(self, model: str, ids: Sequence[int]) -> str | None:
+        """What these ids read together, special tokens included; None where the engine will not tell.
+
+        Raises `EngineUnreachable`.
+        """
+        try:
+            answer = await self._http.post("/detokenize", json={"model": model, "tokens": list(ids)})
+            told = answer.json().get("prompt") if answer.is_success else None
+        except httpx.HTTPError:
+            raise EngineUnreachable(self.url) from None
+        except (ValueError, AttributeError):  # not JSON, or not an object
+            return None
+        return told if isinstance(told, str) else None
+
     async def running(self) -> int | None:
         """Requests in flight on the engine now, or None where `/metrics` does not say."""
         return await self._metric(RUNNING_METRIC)
@@ -371,7 +386,7 @@ class EngineStream:
     """One answer arriving. `fold` holds what the stream told besides its deltas."""
 
     def __init__(self, client: EngineClient, request: GenerationRequest) -> None:
-        self.fold = StreamFold()
+        self.fold = _fold_for(request)
         self._client = client
         self._request = request
         self._response: AsyncStream[Any] | _Whole | None = None
@@ -413,6 +428,12 @@ class EngineStream:
             raise EngineInterrupted(count, "it sent unreadable data") from None
         if self.fold.finish_reason is None:
             raise EngineInterrupted(count, "the stream ended without a finish reason")
+
+
+def _fold_for(request: GenerationRequest) -> StreamFold:
+    if request.endpoint == "/v1/completions":
+        return CompletionsFold(request.sampling.top_logprobs)
+    return StreamFold()
 
 
 class _Whole:

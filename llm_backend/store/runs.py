@@ -41,7 +41,7 @@ def run_values(asked: GenerationRequest, /, **known: Any) -> dict[str, Any]:
     seed = asked.sampling.seed
     return {
         "id": uuid.uuid4().hex,
-        "question": _question(asked),
+        "question": asked.question[:QUESTION_LENGTH].replace("\0", "\N{SYMBOL FOR NULL}"),
         "started_at": now,
         "touched_at": now,
         "model": asked.model,
@@ -142,8 +142,3 @@ def recovered_receipt(request: str, engine: str, chunks: Sequence[AnyRow]) -> Re
         ),
         engine=EngineFingerprint.model_validate_json(engine),
     )
-
-
-def _question(request: GenerationRequest) -> str:
-    asked = (message.content for message in reversed(request.messages) if message.role == "user")
-    return next(asked, "")[:QUESTION_LENGTH].replace("\0", "\N{SYMBOL FOR NULL}")

@@ -65,7 +65,7 @@ class Store(Retention, Verdicts, Chats, Shares):
         engine: EngineFingerprint,
         *,
         chat_id: str,
-        kind: Literal["ask", "replay"],
+        kind: Literal["ask", "replay", "fork"],
         message_id: str | None = None,
         reference_run_id: str | None = None,
         neighbours: int | None = None,

@@ -26,6 +26,7 @@ from llm_backend.ui.answer_view import AnswerView
 from llm_backend.ui.answering import expect_in_chat
 from llm_backend.ui.backend import backend
 from llm_backend.ui.engine_watch import status_sentence
+from llm_backend.ui.forking import fork_in_chat
 from llm_backend.ui.login import NotLoggedIn, chat_user, login_needed
 from llm_backend.ui.problems import reporting, sentence, show_problem
 from llm_backend.ui.prose import readable_prose
@@ -57,6 +58,9 @@ _BUTTONS = (
     (SHOW, "panel-right-open"),
 )
 """Under each answer, with their icons."""
+
+FORK = "fork"
+"""What the panel asks for at a token."""
 
 AWAY_S = 30.0
 """How long a page may be gone before its repetition ends."""
@@ -150,6 +154,12 @@ async def check_run(run_id: str) -> None:
     """Have the engine score a recorded run."""
     session = _session()
     _start_task(_one_at_a_time(session, partial(check_in_chat, session, run_id)))
+
+
+async def fork_run(payload: Mapping[str, Any]) -> None:
+    """Take another token of a recorded answer and have the model go on from there."""
+    session = _session()
+    _start_task(_one_at_a_time(session, partial(fork_in_chat, session, dict(payload))))
 
 
 async def repeat_run(payload: Mapping[str, Any]) -> None:

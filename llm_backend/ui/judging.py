@@ -16,6 +16,7 @@ from typing import Any
 
 from llm_backend.answer_judge import AnswerJudge
 from llm_backend.answers import Opinion, boxed_answer
+from llm_backend.receipt import GenerationRequest
 from llm_backend.store import Store
 
 KEPT_OPINIONS = 256
@@ -29,7 +30,7 @@ class Said:
     answer: str | None
     """The last complete box of the answer part, verbatim."""
     question: str
-    """The last message that was sent."""
+    """The last thing a person said."""
     words: str
     """A hash of the raw text: equal for equal words."""
 
@@ -89,9 +90,10 @@ def _make_room(kept: dict[Any, Any], most: int) -> None:
 
 def _read(document: str) -> Said:
     receipt = json.loads(document)["receipt"]
-    messages, text = receipt["request"]["messages"], receipt["completion"]["text"]
+    asked = GenerationRequest.model_validate(receipt["request"])
+    text = asked.given + receipt["completion"]["text"]
     return Said(
         answer=boxed_answer(text),
-        question=messages[-1]["content"] if messages else "",
+        question=asked.question,
         words=hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),
     )

@@ -29,7 +29,7 @@ from llm_backend.ui.live_text import Pacer
 from llm_backend.ui.login import own_run
 from llm_backend.ui.session import ChatSession
 
-Kind = Literal["replay", "repeat", "check"]
+Kind = Literal["replay", "repeat", "check", "fork"]
 
 BUTTON_TIMES = 10
 """What the button under an answer repeats: alone ten equal replays support "at least 72 %"."""
@@ -46,6 +46,8 @@ class Teller:
     def __init__(self, run_id: str, kind: Kind, lang: Language, begin: str) -> None:
         """`begin`: what is being done, until `at` has more to say."""
         self.comparison: str | None = None
+        self.fork: str | None = None
+        """Id of the run that was made by forking."""
         self.kept = False
         """Something was measured that can be looked at, even if the work was stopped."""
         self._about = {"run": run_id, "kind": kind}
@@ -75,14 +77,15 @@ class Teller:
         await self._pacer.__aexit__(kind, error, trace)
         stopped = isinstance(error, asyncio.CancelledError) and not self.kept
         said = text(f"working.stopped.{self._about['kind']}", self._lang) if stopped else ""
-        await panel.tell("ended", **self._about, comparison=self.comparison, kept=self.kept, said=said)
+        made = {"comparison": self.comparison, "fork": self.fork}
+        await panel.tell("ended", **self._about, **made, kept=self.kept, said=said)
 
     async def _send(self) -> int:
         await panel.tell("progress", **self._about, share=self._share, said=self._said)
         return 1
 
 
-async def _engine_for(reference: Run, number: object = None) -> EngineClient:
+async def engine_for(reference: Run, number: object = None) -> EngineClient:
     """The engine with `number` where someone chose one, else the one that served the run, if it is there."""
     engines = backend().engines
     if number is not None:
@@ -94,7 +97,7 @@ async def _engine_for(reference: Run, number: object = None) -> EngineClient:
 async def replay_in_chat(session: ChatSession, run_id: str, engine_number: object = None) -> None:
     """Replay `run_id` once; raises what `replay` raises, and `EncoreError` for an engine there is not."""
     reference = await own_run(session.user, run_id)
-    engine = await _engine_for(reference, engine_number)
+    engine = await engine_for(reference, engine_number)
     lang = session.lang
     async with Teller(run_id, "replay", lang, text("working.begin.replay", lang)) as teller:
 
@@ -144,7 +147,7 @@ def _whole(number: object, least: int, most: int) -> bool:
 async def repeat_in_chat(session: ChatSession, plan: Plan) -> None:
     """Replay a run many times; what was measured when it is stopped or breaks off is kept."""
     reference = await own_run(session.user, plan.run_id)
-    engine = await _engine_for(reference)
+    engine = await engine_for(reference)
     lang = session.lang
     key = "working.begin.among" if plan.neighbours else "working.begin.repeat"
     begin = text(key, lang, times=plan.times, neighbours=plan.neighbours)
@@ -186,7 +189,7 @@ async def _count(report: RepeatReport) -> None:
 
 async def check_in_chat(session: ChatSession, run_id: str) -> None:
     """Have the engine score a recorded run, and keep its verdict; raises what `check` raises."""
-    engine = await _engine_for(await own_run(session.user, run_id))
+    engine = await engine_for(await own_run(session.user, run_id))
     recorded = await backend().store.receipt_of(run_id)
     lang = session.lang
     async with Teller(run_id, "check", lang, text("working.begin.check", lang)) as teller:

@@ -87,7 +87,7 @@ class Wall:
 
     @property
     def question(self) -> str:
-        return self.request.messages[-1].content if self.request.messages else ""
+        return self.request.question
 
 
 class Walls:

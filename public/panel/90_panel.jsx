@@ -19,6 +19,7 @@ export default function Reproducibility() {
   const [ended, setEnded] = useState(null); // {run, said}: the last work's end, where words are needed
   const [bringUp, setBringUp] = useState(null); // what was shown before the reader's work ended
   const [version, setVersion] = useState(0);
+  const [forked, setForked] = useState(null); // {run, fork}: the last fork made here and off which run
 
   const choose = (id, followOn = false) => {
     setRunId(id);
@@ -47,7 +48,9 @@ export default function Reproducibility() {
     } else if (event.type === 'ended') {
       setProgress(null);
       setEnded(event);
-      if (event.kept && event.run === runId) {
+      if (event.kept && event.kind === 'fork') {
+        setForked(event);
+      } else if (event.kept && event.run === runId) {
         if (event.kind !== 'check') setComparison(event.comparison);
         if (!isReading(root.current)) setBringUp(run.data);
       }
@@ -95,13 +98,24 @@ export default function Reproducibility() {
             version={version}
             onAct={act}
           />
+          <Tokens
+            key={`tokens-${runId}`}
+            t={t}
+            run={run.data}
+            progress={progress?.run === runId && progress.kind === 'fork' ? progress : null}
+            said={ended?.run === runId && ended.kind === 'fork' ? ended.said : ''}
+            busy={busy}
+            forked={run.data.kind === 'fork' ? runId : forked?.run === runId ? forked.fork : null}
+            onAct={act}
+            onChoose={choose}
+          />
           <Outcomes
             key={runId}
             t={t}
             run={run.data}
-            progress={progress?.run === runId ? progress : null}
+            progress={progress?.run === runId && progress.kind !== 'fork' ? progress : null}
             busy={busy}
-            said={ended?.run === runId ? ended.said : ''}
+            said={ended?.run === runId && ended.kind !== 'fork' ? ended.said : ''}
             chosen={shownComparison}
             onChoose={setComparison}
             onAct={act}

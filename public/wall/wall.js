@@ -41,7 +41,7 @@
     element.tabIndex = index ? -1 : 0;
     element.dataset.testid = 'card';
     const head = make('header', '');
-    card.title = make('h3', 'card-title');
+    card.title = make('h2', 'card-title');
     card.title.id = `card-${index}`;
     element.setAttribute('aria-labelledby', card.title.id);
     card.larger = make('button', 'larger', '⤢');
@@ -54,6 +54,9 @@
     card.forked.dataset.testid = 'fork';
     card.body = make('div', 'card-text');
     card.body.dataset.testid = 'text';
+    card.body.tabIndex = 0; // it scrolls, so keys must reach it
+    card.body.setAttribute('role', 'group');
+    card.body.setAttribute('aria-labelledby', card.title.id);
     card.answer = make('p', 'card-answer');
     card.answer.dataset.testid = 'answer';
     card.foot = make('p', 'card-foot');
@@ -342,6 +345,8 @@
   document.addEventListener('keydown', (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest('input, form')) return;
     const onButton = event.target.closest('button, a');
+    const scrolls = event.target.closest('.card-text');
+    if (scrolls && scrolls.scrollHeight > scrolls.clientHeight && /^Arrow(Up|Down)$/.test(event.key)) return;
     if (event.key === 'Enter' && !onButton) enlarge(cards[current]);
     const action = KEYS[event.key.length === 1 ? event.key.toLowerCase() : event.key];
     if (!action || byId('wall').hidden || (onButton && event.key === ' ')) return;

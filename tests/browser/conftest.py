@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
+from ports import free_port
 from scripted_engine import Script, ScriptedEngine, serving
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,12 +35,6 @@ FLAGS = (
 START_DEADLINE_S = 60.0
 
 expect.set_options(timeout=15_000)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import answers, ask, running_app
+from browser.conftest import answers, ask, running_app
 from playwright.sync_api import Page, expect
 from scripted_engine import Reply, Script, ScriptedEngine, serving
 

@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from browser.conftest import ROOT, Open, answers, ask, free_port, running_app
+from browser.conftest import ROOT, Open, answers, ask, running_app
 from playwright.sync_api import expect
+from ports import free_port
 from scripted_engine import Reply, Script
 
 pytestmark = pytest.mark.browser
@@ -124,10 +125,10 @@ def test_an_answer_slower_than_the_proxys_idle_timeout_arrives(
     app_below_math: str, engine_script: Script, open_page: Open, tmp_path: Path
 ) -> None:
     """Nothing is said for longer than nginx waits; only the heartbeat (25 s) keeps the socket."""
-    engine_script.enqueue(Reply(text="late!", tokens_per_second=1 / 33))
+    engine_script.enqueue(Reply(text="late", tokens_per_second=1 / 31))
     with proxied(app_below_math, tmp_path / "nginx", strip=False, idle="28s") as url:
         page = open_page(url)
         ask(page, "slow?")
-        expect(answers(page).last).to_contain_text("late!", timeout=90_000)
+        expect(answers(page).last).to_contain_text("late", timeout=60_000)
         expect(page.get_by_test_id("run-line-summary")).to_have_count(1, timeout=60_000)
         assert len([body for body in engine_script.bodies if b"slow?" in body]) == 1

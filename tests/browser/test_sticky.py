@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, answers, ask, free_port, running_app
+from browser.conftest import ROOT, answers, ask, running_app
 from playwright.sync_api import Page, expect
+from ports import free_port
 from postgres_server import find_binaries
 
 MOST_PEOPLE = 10

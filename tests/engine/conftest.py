@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from ports import free_port
 
 from llm_backend.config import Settings
 from llm_backend.engine.client import EngineClient
@@ -27,9 +27,7 @@ INSTALLED = {
 @contextmanager
 def started(folder: Path, profile: str, **extra: str) -> Iterator[tuple[str, Path]]:
     """`./start.sh engine --detach` with its own ports and files; yields the URL and the manifest."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     installed = {f"ENCORE_{name.upper()}": value for name, value in INSTALLED.items()}
     environ = (
         os.environ
