@@ -11,7 +11,7 @@ import httpx
 import pytest
 from chainlit.auth.jwt import create_jwt
 from fastapi import FastAPI, HTTPException
-from scripted_engine import Script
+from scripted_engine import Reply, Script
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -237,6 +237,18 @@ async def test_a_page_that_is_open_when_the_password_changes_can_ask_nothing_mor
     await handlers.ask_message(cl.Message(content="more", type="user_message"))
     assert any("not logged in any more" in problem for problem in chat.problems())
     assert await History(users.mark).get_user("nobody") is None
+
+
+@pytest.mark.parametrize("tokens_per_chunk", [1, 500])
+async def test_the_history_is_told_of_a_chat_once(
+    backend: Backend, chat: Chat, engine_script: Script, tokens_per_chunk: int
+) -> None:
+    """An answer in one piece is over before its run is stored."""
+    engine_script.default = Reply(tokens_per_chunk=tokens_per_chunk)
+    await ask_as("ada")
+    await handlers.ask_message(cl.Message(content="more", type="user_message"))
+    assert len(await backend.store.runs()) == 2
+    assert len(chat.of("first_interaction")) == 1
 
 
 async def test_runs_that_are_nobodys_are_shown_to_nobody(
