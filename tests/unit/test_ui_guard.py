@@ -97,3 +97,17 @@ def test_cookies_given_by_https_stay_there(base: str, secure: bool) -> None:
     assert first.startswith("access_token=t; HttpOnly; ")
     assert ("; Secure" in first) is secure
     assert second.count("Secure") == 1
+
+
+def test_a_stricter_policy_of_a_page_stands() -> None:
+    """Shared pages allow nothing at all, and tell nobody their address."""
+
+    async def give(_: Request) -> PlainTextResponse:
+        own = {"Content-Security-Policy": "default-src 'none'", "Referrer-Policy": "no-referrer"}
+        return PlainTextResponse("", headers=own)
+
+    with TestClient(Guard(Starlette(routes=[Route("/shared", give)]))) as client:
+        headers = client.get("/shared").headers
+    assert headers["content-security-policy"] == "default-src 'none'"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["x-content-type-options"] == "nosniff"
