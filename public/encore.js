@@ -122,6 +122,7 @@
     '#side-view-title button': ['Close panel', '关闭面板'],
     '#chat-settings-open-modal': ['Settings', '设置'],
     '#chat-input': ['Question', '问题'],
+    '#password ~ button': ['Show or hide the password', '显示或隐藏密码'],
     '[role=dialog]:has(.encore-panel)': ['Reproducibility', '可复现性'],
     'button:has(> svg.lucide-copy)': ['Copy', '复制'],
     'button:has(> svg.lucide-layers)': ['×10: replay ten times', '×10：重放十次']
