@@ -92,10 +92,8 @@
 
   // Where the header has no room for it, the conversation begins below it instead of under it.
   function makeRoom() {
-    const header = document.getElementById('header');
-    const below = header ? status.getBoundingClientRect().bottom - header.getBoundingClientRect().bottom : 0;
-    const room = status.childElementCount ? Math.max(0, Math.ceil(below)) : 0;
-    document.documentElement.style.setProperty('--encore-status-room', `${room}px`);
+    const below = status.childElementCount ? Math.ceil(status.getBoundingClientRect().bottom) : 0;
+    document.documentElement.style.setProperty('--encore-status-bottom', `${below}px`);
   }
 
   async function poll() {
