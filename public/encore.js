@@ -126,10 +126,17 @@
     'button:has(> svg.lucide-layers)': ['×10: replay ten times', '×10：重放十次']
   };
 
+  const given = new WeakMap(); // the names that are ours to change
+
   function nameButtons() {
     for (const [selector, names] of Object.entries(NAMES)) {
-      for (const button of document.querySelectorAll(`${selector}:not([aria-label])`)) {
-        button.setAttribute('aria-label', names[chinese ? 1 : 0]);
+      const name = names[chinese ? 1 : 0];
+      for (const button of document.querySelectorAll(selector)) {
+        const has = button.getAttribute('aria-label');
+        // Send and Stop are one element for React, and would keep the first one's name.
+        if (has === name || (has && has !== given.get(button))) continue;
+        button.setAttribute('aria-label', name);
+        given.set(button, name);
       }
     }
   }

@@ -1,8 +1,8 @@
 """What Chainlit leaves open to other origins, closed for the whole application.
 
 Chainlit accepts websockets from any origin. Here a request that another site's page sends, on a
-websocket or with any method that changes something, is refused; and a content security policy keeps
-model text from loading anything and this page from being framed.
+websocket or with any method that changes something, is refused; a content security policy keeps model text
+from loading anything and this page from being framed; and pages link to nothing elsewhere (`page_links`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llm_backend.ui.login import client_address
+from llm_backend.ui.page_links import OwnLinks
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _SOCKET_PATH = "/ws/"
@@ -55,6 +56,8 @@ class Guard:
                 refusal = PlainTextResponse("This page may not use Encore: it is of another origin.", 403)
                 await refusal(scope, receive, send)
             return
+
+        send = OwnLinks(send).send
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":

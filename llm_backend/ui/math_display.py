@@ -16,6 +16,7 @@ _LIST_OR_QUOTE = re.compile(r"^((?:[ \t]*>)*[ \t]*)([-*+][ \t]+|\d+[.)][ \t]+)?"
 _CJK = "\u3000-\u303f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef"
 _CJK_OR_TEXT = re.compile(rf"(\\(?:text|mbox|textbf|textrm|mathrm)\s*\{{[^{{}}]*\}})|([{_CJK}]+)")
 _WRAPPED = re.compile(r"\\begin\{(equation|multline|eqnarray)(\*?)\}(.*)\\end\{\1\2\}", re.DOTALL)
+_CLOSING_LINE = re.compile(r"^[ \t>]*(?:\$\$|`{3,}|~{3,})[ \t]*\Z", re.MULTILINE)
 _ALONE_ON_LINE = re.compile(r"[ \t]*(?:\n|$)")
 
 
@@ -41,8 +42,11 @@ def display(text: str, *, final: bool = True) -> str:
     prose = "".join(parts)
     if not final and prose.endswith("\\"):  # half of a delimiter
         prose = prose[:-1]
-    prose = readable_prose(prose)
-    return re.sub(ATOM, lambda _: next(shown), prose)
+    markdown = re.sub(ATOM, lambda _: next(shown), readable_prose(prose))
+    if not final and _CLOSING_LINE.search(markdown):
+        # Chainlit puts its cursor right behind the text, and "$$▌" closes no formula.
+        markdown += "\n"
+    return markdown
 
 
 def _render(segment: Segment, line: str, following: str) -> str:

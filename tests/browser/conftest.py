@@ -171,9 +171,7 @@ def open_page(chromium: Browser, tmp_path: Path, request: pytest.FixtureRequest)
         if failed:
             context.tracing.stop(path=ROOT / "test-results" / f"{request.node.name}-{index}.zip")
         context.close()
-    # Chainlit's page links KaTeX's stylesheet and a font from CDNs; the vendored copies are what is used.
-    unexpected = [url for url in outside if "katex" not in url and "fonts.g" not in url]
-    assert unexpected == [], "the page asked for something outside this machine"
+    assert outside == [], "the page asked for something outside this machine"
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -185,8 +185,9 @@ def test_stop_keeps_the_partial_answer_and_the_next_question_works(
     page = open_page(app_url)
     ask(page, QUESTION)
     expect(page.get_by_text("step step").first).to_be_visible()
-    page.locator("#stop-button").click()
+    page.get_by_role("button", name="Stop", exact=True).click()
     expect_answered(page, 1)
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
     expect(page.get_by_text("Task manually stopped")).to_have_count(0)
     assert stored_runs(app_url)[0]["status"] == "stopped"
     ask(page, "1+1?")

@@ -127,3 +127,19 @@ def test_an_opening_that_is_none_does_not_hide_the_answer() -> None:
 @pytest.mark.parametrize("text", [HALF_OPEN, *UNTOUCHED, "a\u200bb", "\\\\(x) \\$5 `a``b`"])
 def test_cutting_is_lossless(text: str) -> None:
     assert "".join(segment.source for segment in segments(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("so\n\n$$\nx\n$$", "so\n\n$$\nx\n$$\n"),
+        ("1. so \\[x\\]", "1. so \n   $$\n   x\n   $$\n"),
+        ("```py\nprint(4)\n```", "```py\nprint(4)\n```\n"),
+        ("so \\(x\\)", "so $x$"),
+        ("```py\nprint(4)", "```py\nprint(4)"),
+    ],
+)
+def test_while_streaming_the_cursor_stands_below_what_ends_a_block(text: str, shown: str) -> None:
+    """Chainlit writes a cursor behind the text: `$$` with something behind it would close no formula."""
+    assert display(text, final=False) == shown
+    assert display(text) == shown.rstrip("\n")

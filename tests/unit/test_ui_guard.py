@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 from starlette.applications import Starlette
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse
+from starlette.responses import HTMLResponse, PlainTextResponse, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -97,3 +98,43 @@ def test_cookies_given_by_https_stay_there(base: str, secure: bool) -> None:
     assert first.startswith("access_token=t; HttpOnly; ")
     assert ("; Secure" in first) is secure
     assert second.count("Secure") == 1
+
+
+PAGE = """<!doctype html><head>
+<link rel="preconnect" href="https://fonts.gstatic.com" crossorigin />
+<link
+  rel="stylesheet"
+  href="https://cdn.jsdelivr.net/npm/katex@0.16.22/dist/katex.min.css"
+/><LINK href=//cdn.example/x.css rel=stylesheet><link rel="stylesheet" href="/public/encore.css">
+</head><body>公式 <a href="https://example.org">about</a></body>"""
+OWN = """<!doctype html><head>
+<link rel="stylesheet" href="/public/encore.css">
+</head><body>公式 <a href="https://example.org">about</a></body>"""
+
+
+@pytest.mark.parametrize("accepted", ["identity", "gzip"])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_pages_link_to_nothing_on_other_machines(accepted: str, streamed: bool) -> None:
+    async def give(_: Request) -> HTMLResponse | StreamingResponse:
+        pieces = (PAGE[at : at + 50] for at in range(0, len(PAGE), 50))
+        return StreamingResponse(pieces, media_type="text/html") if streamed else HTMLResponse(PAGE)
+
+    app = Starlette(routes=[Route("/", give)])
+    app.add_middleware(GZipMiddleware, minimum_size=10)
+    with TestClient(Guard(app)) as client:
+        answer = client.get("/", headers={"accept-encoding": accepted})
+    assert answer.text == OWN
+    assert answer.headers["content-length"] == str(len(OWN.encode()))
+    assert "content-encoding" not in answer.headers
+
+
+def test_what_has_no_such_link_is_sent_as_it_was() -> None:
+    async def give(request: Request) -> HTMLResponse | PlainTextResponse:
+        return HTMLResponse(OWN) if request.url.path == "/page" else PlainTextResponse(PAGE)
+
+    app = Starlette(routes=[Route("/page", give), Route("/text", give)])
+    app.add_middleware(GZipMiddleware, minimum_size=10)
+    with TestClient(Guard(app)) as client:
+        page, text = client.get("/page"), client.get("/text")
+    assert page.headers["content-encoding"] == "gzip"
+    assert (page.text, text.text) == (OWN, PAGE)
