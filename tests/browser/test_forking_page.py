@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from browser.accessibility import cut_off, serious_findings
 from browser.conftest import Open, ask
 from playwright.sync_api import Page, expect
 from scripted_engine import Reply, Script
@@ -88,12 +89,12 @@ def test_keys_alone_reach_a_token_and_fork_there(
     expect(page.get_by_test_id("fork-forked-text")).to_contain_text("<img src=x")
 
 
-@pytest.mark.parametrize("width", [390, 1024])
-def test_nothing_is_wider_than_a_small_screen(
-    app_url: str, open_page: Open, engine_script: Script, width: int
+@pytest.mark.parametrize(("width", "dark"), [(390, False), (1024, True)])
+def test_it_fits_small_screens_and_axe_finds_nothing_serious(
+    app_url: str, open_page: Open, engine_script: Script, width: int, dark: bool
 ) -> None:
     engine_script.default = Reply(text="x" * 300 + " long\n" * 120)
-    page = open_page(app_url, locale="zh-CN", width=width)
+    page = open_page(app_url, locale="zh-CN", width=width, dark=dark)
     ask(page, "What is 235 × 478?")
     expect(page.get_by_test_id("run-line-summary")).to_be_visible()
     page.get_by_role("button", name="详情").last.click()
@@ -101,6 +102,8 @@ def test_nothing_is_wider_than_a_small_screen(
     page.get_by_test_id("flow-token").nth(2).click()
     page.get_by_test_id("fork-here").click()
     expect(page.get_by_test_id("fork-outcome")).to_be_visible()
+    assert serious_findings(page) == []
+    assert cut_off(page, "[data-testid=panel-tokens]") == []
     for part in ("panel-tokens", "fork-outcome", "alternatives"):
         wide, seen = page.get_by_test_id(part).evaluate("(part) => [part.scrollWidth, part.clientWidth]")
         assert wide <= seen, part
