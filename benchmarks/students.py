@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
 import socket
 import statistics
 import subprocess
@@ -50,6 +51,9 @@ class Report:
     asked: int = 0
     lost: int = 0
     mixed_up: int = 0
+    """Answers to somebody else's question."""
+    said_instead: list[str] = field(default_factory=list)
+    """What came for an answer that was lost: a refusal of the app, the part that had arrived."""
     delays_s: list[float] = field(default_factory=list)
     memory_mib: list[tuple[float, float]] = field(default_factory=list)
     """(seconds, resident MiB) of the app."""
@@ -129,10 +133,12 @@ async def _student(url: str, number: int, until: float, report: Report) -> None:
             except TimeoutError:
                 report.lost += 1
                 continue
-            if not answer.startswith(f"{name} says"):
+            whose = re.match(r"([a-z]{1,2}qx*) says", answer)
+            if whose and whose[1] != name:
                 report.mixed_up += 1
-            elif not answer.endswith("end"):
+            elif not whose or not answer.endswith("end"):
                 report.lost += 1
+                report.said_instead.append(answer)
             report.delays_s += _delays(page.pieces)
 
 

@@ -81,6 +81,7 @@ class Recording:
         request: GenerationRequest,
         *,
         chat_id: str,
+        message_id: str | None = None,
         kind: Literal["ask", "replay", "fork"] = "ask",
         reference_run_id: str | None = None,
     ) -> None:
@@ -91,6 +92,7 @@ class Recording:
         self._store = store
         self._request = request
         self._chat_id = chat_id
+        self._message_id = message_id
         self._kind: Literal["ask", "replay", "fork"] = kind
         self._reference_run_id = reference_run_id
         self._texts: list[str] = []
@@ -174,6 +176,7 @@ class Recording:
             self._request,
             self._fingerprint,
             chat_id=self._chat_id,
+            message_id=self._message_id,
             kind=self._kind,
             reference_run_id=self._reference_run_id,
             neighbours=self._neighbours,

@@ -51,6 +51,8 @@ class Run:
     engine_url: str = ""
     engine_start: str | None = None
     """Id of the engine's start, where its launch manifest tells; another one after a restart."""
+    message_id: str | None = None
+    """Of the chat's message that asked; None for walls, replays and the terminal."""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     finish_reason: str | None = None

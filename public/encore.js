@@ -92,10 +92,8 @@
 
   // Where the header has no room for it, the conversation begins below it instead of under it.
   function makeRoom() {
-    const header = document.getElementById('header');
-    const below = header ? status.getBoundingClientRect().bottom - header.getBoundingClientRect().bottom : 0;
-    const room = status.childElementCount ? Math.max(0, Math.ceil(below)) : 0;
-    document.documentElement.style.setProperty('--encore-status-room', `${room}px`);
+    const below = status.childElementCount ? Math.ceil(status.getBoundingClientRect().bottom) : 0;
+    document.documentElement.style.setProperty('--encore-status-bottom', `${below}px`);
   }
 
   async function poll() {
@@ -122,6 +120,7 @@
     '#side-view-title button': ['Close panel', '关闭面板'],
     '#chat-settings-open-modal': ['Settings', '设置'],
     '#chat-input': ['Question', '问题'],
+    '#password ~ button': ['Show or hide the password', '显示或隐藏密码'],
     '[role=dialog]:has(.encore-panel)': ['Reproducibility', '可复现性'],
     'button:has(> svg.lucide-copy)': ['Copy', '复制'],
     'button:has(> svg.lucide-layers)': ['×10: replay ten times', '×10：重放十次']

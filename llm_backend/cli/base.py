@@ -27,7 +27,7 @@ CLI_CHAT = "cli"
 ORDER = (
     *("ask", "replay", "check", "fork", "compare"),
     *("probe", "isolate", "verify", "bench", "logits", "attention"),
-    *("list", "show", "export", "import", "keygen", "sign", "verify-signature"),
+    *("list", "show", "export", "import", "keygen", "sign", "verify-signature", "share"),
     *("forget", "prune", "user", "doctor", "version"),
 )
 """Commands as `encore --help` lists them: the everyday ones first."""

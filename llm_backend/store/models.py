@@ -112,6 +112,8 @@ class RunRow(Base):
     served_before: Mapped[int | None]
     expected_answer: Mapped[str | None]
     """As a person typed it, after the run; no part of the receipt."""
+    message_id: Mapped[str | None]
+    """Of the chat's message that asked; what has none is no part of the conversation."""
     engine_url: Mapped[str]
     engine_start: Mapped[str | None]
     owner: Mapped[str]
@@ -135,6 +137,19 @@ class ChatRow(Base):
     id: Mapped[str] = mapped_column(primary_key=True)
     user: Mapped[str] = mapped_column(index=True)
     """Name in the users file."""
+    name: Mapped[str | None]
+    """As its user renamed it; else its first question is its name."""
+
+
+class ShareRow(Base):
+    """A link to a run for people without a login."""
+
+    __tablename__ = "shares"
+
+    token_hash: Mapped[str] = mapped_column(primary_key=True)
+    """SHA-256 of the link's token, in hex."""
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), index=True)
+    created_at: Mapped[datetime]
 
 
 class RunTokensRow(Base):

@@ -18,6 +18,7 @@ from llm_backend.store.models import (
     ReceiptRow,
     RunRow,
     RunTokensRow,
+    ShareRow,
 )
 from llm_backend.store.search import forget_run
 
@@ -114,6 +115,7 @@ async def _delete(connection: AsyncConnection, ids: Sequence[str], deleted: Dele
         await connection.execute(delete(FindingRow).where(FindingRow.run_id.in_(ids)))
     ).rowcount
     await connection.execute(delete(RunTokensRow).where(RunTokensRow.run_id.in_(ids)))
+    await connection.execute(delete(ShareRow).where(ShareRow.run_id.in_(ids)))
     # A replay that is being recorded right now loses its reference, not its record.
     await connection.execute(
         update(RunRow).where(RunRow.reference_run_id.in_(ids)).values(reference_run_id=None)

@@ -79,6 +79,7 @@ def select_runs() -> AnySelect:
         RunRow.expected_answer,
         RunRow.engine_url,
         RunRow.engine_start,
+        RunRow.message_id,
         ReceiptRow.prompt_tokens,
         ReceiptRow.completion_tokens,
         ReceiptRow.finish_reason,

@@ -44,6 +44,7 @@ from llm_backend.store.runs import (
     to_run,
 )
 from llm_backend.store.search import index_run
+from llm_backend.store.shares import Shares
 from llm_backend.store.verdicts import Verdicts
 
 SILENCE = timedelta(hours=1)
@@ -53,7 +54,7 @@ token; well above `Settings.stall_timeout`, after which a living process would h
 _PREFIX = re.compile(r"[0-9a-f]{4,64}")
 
 
-class Store(Retention, Verdicts, Chats):
+class Store(Retention, Verdicts, Chats, Shares):
     """Open with `await Store.open(url)`; one per process, shared by everything in it."""
 
     # -- recording ---------------------------------------------------------------------------------
@@ -65,6 +66,7 @@ class Store(Retention, Verdicts, Chats):
         *,
         chat_id: str,
         kind: Literal["ask", "replay", "fork"],
+        message_id: str | None = None,
         reference_run_id: str | None = None,
         neighbours: int | None = None,
         served_before: int | None = None,
@@ -76,6 +78,7 @@ class Store(Retention, Verdicts, Chats):
             request,
             chat_id=chat_id,
             kind=kind,
+            message_id=message_id,
             status="running",
             reference_run_id=reference_run_id,
             neighbours=neighbours,

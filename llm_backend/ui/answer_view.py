@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import chainlit as cl
 from chainlit.utils import utc_now
@@ -111,7 +111,17 @@ class AnswerView:
         await self._step.update()
 
 
-def end_note(splitter: ThinkSplitter, completion: Completion | None, max_tokens: int, lang: Language) -> str:
+class Ending(Protocol):
+    """How an answer ended: a `Completion`, or its `Run`."""
+
+    @property
+    def finish_reason(self) -> str | None: ...
+
+    @property
+    def status(self) -> str: ...
+
+
+def end_note(splitter: ThinkSplitter, completion: Ending | None, max_tokens: int, lang: Language) -> str:
     """One sentence about an ending that people would otherwise misread; "" for an ordinary one."""
     if completion is None:
         return ""

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from llm_backend.ui.login import client_address
+from llm_backend.ui.login import client_address, without_ended_login
 from llm_backend.ui.page_links import OwnLinks
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -47,7 +47,7 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        scope = self._below_root(scope)
+        scope = without_ended_login(self._below_root(scope))
         client_address.set(scope["client"][0] if scope.get("client") else "")
         if _from_elsewhere(scope):
             if scope["type"] == "websocket":
@@ -62,9 +62,9 @@ class Guard:
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers["Content-Security-Policy"] = POLICY
+                headers.setdefault("Content-Security-Policy", POLICY)  # a stricter one of a page stands
                 headers["X-Content-Type-Options"] = "nosniff"
-                headers["Referrer-Policy"] = "same-origin"
+                headers.setdefault("Referrer-Policy", "same-origin")
                 if scope.get("scheme") == "https":
                     _only_by_https(headers)
                 if scope["path"].startswith("/public/"):

@@ -15,21 +15,32 @@ from typing import Any
 
 import chainlit as cl
 from chainlit.session import WebsocketSession
+from chainlit.types import ThreadDict
 
 from llm_backend.errors import EncoreError
 from llm_backend.record import Recording, build_request, record
-from llm_backend.strings import text
+from llm_backend.run import Run
+from llm_backend.strings import Language, text
 from llm_backend.ui import metrics, panel
 from llm_backend.ui.answer_view import AnswerView
 from llm_backend.ui.answering import expect_in_chat
 from llm_backend.ui.backend import backend
 from llm_backend.ui.engine_watch import status_sentence
 from llm_backend.ui.forking import fork_in_chat
-from llm_backend.ui.login import NotLoggedIn, chat_user
+from llm_backend.ui.login import NotLoggedIn, chat_user, login_needed
 from llm_backend.ui.problems import reporting, sentence, show_problem
 from llm_backend.ui.prose import readable_prose
 from llm_backend.ui.queueing import place_shown
 from llm_backend.ui.replaying import check_in_chat, read_plan, repeat_in_chat, replay_in_chat
+from llm_backend.ui.resuming import (
+    Exchange,
+    answer_steps,
+    ended,
+    fill_thread,
+    load_exchange,
+    load_exchanges,
+    restore,
+)
 from llm_backend.ui.session import ChatSession, current_session, start_session
 from llm_backend.ui.settings_form import read_form, widgets
 from llm_backend.ui.verifying import asked_to_verify, verify_in_chat
@@ -59,13 +70,52 @@ CHAINLITS_STOP_MESSAGE = "Task manually stopped."
 
 
 async def start_chat() -> None:
-    """A new chat, or a reloaded page."""
-    session = start_session(backend().settings)
+    """A new chat, or a reloaded page where there is no login."""
+    session = _begun_session()
     async with reporting(session.lang):
         if (await backend().watch.status()).ready:
             session.fit_to(await backend().engine.identity())
         await _send_settings(session)
         await panel.announce_ready()
+
+
+async def resume_chat(thread: ThreadDict) -> None:
+    """A chat of the history, opened again; Chainlit has checked whose it is."""
+    session = _begun_session()
+    async with reporting(session.lang):
+        await _claim(session)
+        exchanges = await load_exchanges(backend().store, session.chat_id)
+        restore(session, exchanges)
+        session.listed = True
+        fill_thread(thread, exchanges, session.lang)
+        for exchange in exchanges:
+            if exchange.run.digest is not None:
+                await _send_buttons(exchange.answer_id, exchange.run.id, session.lang)
+        await _send_settings(session)
+        if exchanges and exchanges[-1].run.digest is None:
+            session.busy = True
+            backend().start(_show_when_ended(session, exchanges[-1]))
+        await panel.announce_ready()
+
+
+async def _show_when_ended(session: ChatSession, going: Exchange) -> None:
+    """The answer that another page of this chat asked for, once it is there."""
+    try:
+        run = await ended(backend().store, going.run.id)
+    finally:
+        session.busy = False
+    exchange = await load_exchange(backend().store, run)
+    if exchange.remembered:
+        session.remember(exchange.message_id, exchange.question, exchange.answer)
+    # Taken away first: the thinking, if there is any, belongs above the answer.
+    placeholder, *_ = answer_steps(going, session.lang)
+    await cl.context.emitter.delete_step(placeholder)
+    for step in answer_steps(exchange, session.lang):
+        await cl.context.emitter.send_step(step)
+    message = cl.Message(content="", id=exchange.answer_id)
+    await panel.add_run_line(message, run.id, exchange.note(session.lang))
+    await _send_buttons(exchange.answer_id, run.id, session.lang)
+    await panel.tell("run", run=run.id)
 
 
 async def ask_message(message: cl.Message) -> None:
@@ -191,7 +241,15 @@ async def show_in_panel(run_id: str) -> None:
 
 
 def _session() -> ChatSession:
-    return current_session() or start_session(backend().settings)
+    return current_session() or _begun_session()
+
+
+def _begun_session() -> ChatSession:
+    """Where people log in, a chat is found again by the id that Chainlit knows it by."""
+    session = start_session(backend().settings)
+    if login_needed():
+        session.chat_id = cl.context.session.thread_id
+    return session
 
 
 async def _claim(session: ChatSession) -> None:
@@ -284,7 +342,7 @@ async def _ask_engine(session: ChatSession, message_id: str) -> None:
         await _send_settings(session)
     sampling = session.sampling  # what is changed from here on applies to the next run
     request = build_request(identity.model, session.messages(question), sampling)
-    recording = record(engine, store, request, chat_id=session.chat_id)
+    recording = record(engine, store, request, chat_id=session.chat_id, message_id=message_id)
     view = AnswerView(session.lang)
     try:
         with engines.using(engine):
@@ -297,6 +355,7 @@ async def _ask_engine(session: ChatSession, message_id: str) -> None:
                 async for delta in recording:
                     begun()
                     view.feed(delta.text)
+                    await _list_chat(session, recording.run)
     except asyncio.CancelledError:
         if recording.run is None:  # the engine had not even begun: no run line will say so
             said = text("end_note.stopped_without_answer", session.lang)
@@ -306,6 +365,13 @@ async def _ask_engine(session: ChatSession, message_id: str) -> None:
         shown = _show_result(session, message_id, view, recording, sampling.max_tokens)
         # Stop pressed in the very last moment must not take the run line away.
         await asyncio.shield(backend().start(shown))
+
+
+async def _list_chat(session: ChatSession, run: Run | None) -> None:
+    """A chat is in the history from its first run on; the page has to be told."""
+    if run is not None and session.user is not None and not session.listed:
+        session.listed = True
+        await panel.list_chat(run.id)
 
 
 async def _show_result(
@@ -319,14 +385,20 @@ async def _show_result(
     if run.status != "interrupted":
         session.remember(message_id, session.questions[message_id], view.answer)
     metrics.count_run(run)
+    await _list_chat(session, run)  # an answer in one piece ends before its run is there
     await panel.add_run_line(view.message, run.id, note)
+    await _send_buttons(view.message.id, run.id, session.lang)
+    await panel.tell("run", run=run.id)
+
+
+async def _send_buttons(answer_id: str, run_id: str, lang: Language) -> None:
+    """The actions under an answer; Chainlit keeps none of them for later."""
     for name, icon in _BUTTONS:
         action = cl.Action(
             name=name,
-            payload={"run": run.id},
-            label=text(f"action.{name}", session.lang),
-            tooltip=text(f"action.{name}.tooltip", session.lang),
+            payload={"run": run_id},
+            label=text(f"action.{name}", lang),
+            tooltip=text(f"action.{name}.tooltip", lang),
             icon=icon,
         )
-        await action.send(for_id=view.message.id)
-    await panel.tell("run", run=run.id)
+        await action.send(for_id=answer_id)

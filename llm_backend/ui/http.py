@@ -26,7 +26,7 @@ from llm_backend.phrases import run_summary, run_warning
 from llm_backend.receipt import EngineFingerprint, GenerationRequest, Receipt, TokenRecord
 from llm_backend.store import StoredComparison
 from llm_backend.strings import Language, catalogue, pick_language, text
-from llm_backend.ui import answering, engines, forking, metrics, proof, views, wall_http
+from llm_backend.ui import answering, engines, forking, metrics, proof, sharing, views, wall_http
 from llm_backend.ui.backend import backend
 from llm_backend.ui.engine_watch import status_sentence
 from llm_backend.ui.findings import all_outcomes, latest_outcomes, telling_replay
@@ -52,7 +52,8 @@ _comparisons: dict[tuple[str, Language], dict[str, Any]] = {}
 
 def add_routes(app: FastAPI) -> None:
     """Serve the routes of this module; what they raise becomes one sentence."""
-    for part in (router, answering.router, proof.router, engines.router, forking.router, wall_http.router):
+    panel = (answering.router, proof.router, engines.router, forking.router, sharing.router)
+    for part in (router, *panel, wall_http.router):
         app.include_router(part, dependencies=[Depends(only_theirs)])
     app.add_exception_handler(EncoreError, _refused)
 

@@ -13,8 +13,9 @@ from types import TracebackType
 from typing import Protocol, Self
 
 SHORTEST_INTERVAL_S = 0.1
-INTERVAL_PER_CHARACTER_S = 0.05 / 4000
-"""50 ms more for every thousand tokens or so already shown."""
+INTERVAL_PER_CHARACTER_S = 0.1 / 4000
+"""100 ms more for every thousand tokens or so already shown. Rendering those takes 20 ms of a processor,
+so a browser a few times slower keeps up; where one does not, batches pile up and Stop waits behind them."""
 
 
 class Target(Protocol):

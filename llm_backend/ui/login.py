@@ -14,24 +14,34 @@ from contextvars import ContextVar
 from pathlib import Path
 
 import chainlit as cl
+import chainlit.data
 import jwt
 from chainlit.auth.cookie import get_token_from_cookies
 from chainlit.auth.jwt import decode_jwt
 from chainlit.config import config
 from fastapi import HTTPException, Request
+from starlette.requests import HTTPConnection
+from starlette.types import Scope
 
 from llm_backend.config import Settings
 from llm_backend.errors import ReceiptNotFound, SettingsError
 from llm_backend.run import Run
 from llm_backend.ui.attempts import WINDOW_S, Attempts
 from llm_backend.ui.backend import backend
+from llm_backend.ui.history import History
 from llm_backend.users import UserFile, write_private
 
 client_address: ContextVar[str] = ContextVar("client_address", default="")
 """Of the request being served; `guard.py` sets it."""
 
-OPEN = frozenset({"/healthz", "/metrics", "/status", "/strings", "/public/elements/{title}.jsx"})
-"""Routes without a login: they say how the app and the engine are, and nothing about anybody's runs."""
+OPEN = frozenset(
+    {
+        *("/healthz", "/metrics", "/status", "/strings", "/public/elements/{title}.jsx"),
+        *("/shared/{token}", "/shared/{token}/receipt"),
+    }
+)
+"""Routes without a login: they say how the app and the engine are, and nothing about anybody's runs but
+those whose owner gave a link away."""
 
 _SHORTEST_SECRET = 32
 
@@ -62,9 +72,13 @@ class Login:
         self._attempts.succeed(address, name)
         return cl.User(identifier=user.name, metadata={"mark": user.mark})
 
+    def mark(self, name: str) -> str | None:
+        """`UserFile.mark`."""
+        return self._users.mark(name)
+
     def holds(self, user: cl.User) -> bool:
         """Whether the login is still good: the user is there, with the same password."""
-        mark = self._users.mark(user.identifier)
+        mark = self.mark(user.identifier)
         return mark is not None and mark == user.metadata.get("mark")
 
 
@@ -76,12 +90,25 @@ def configure_login(settings: Settings) -> None:
     global _login
     _login = None
     config.code.password_auth_callback = None
+    _keep_history(None)
     if settings.users_file is None:
         return
     os.environ["CHAINLIT_AUTH_SECRET"] = auth_secret(settings)
     _login = Login(UserFile(settings.users_file))
     # Chainlit's decorator would turn every refusal into that of a wrong password, 429 too.
     config.code.password_auth_callback = _login.log_in
+    _keep_history(History(_login.mark))
+
+
+def _keep_history(layer: History | None) -> None:
+    """Chainlit shows a history where it has a data layer, and remembers the first answer to that."""
+    config.code.data_layer = None if layer is None else lambda: layer
+    chainlit.data._data_layer, chainlit.data._data_layer_initialized = layer, True
+
+
+def login_needed() -> bool:
+    """Whether there is a login."""
+    return _login is not None
 
 
 def auth_secret(settings: Settings) -> str:
@@ -123,14 +150,29 @@ def request_user(request: Request) -> str | None:
     """Who sent a request, by its cookie; None where there is no login. Raises `NotLoggedIn`."""
     if _login is None:
         return None
-    token = get_token_from_cookies(request.cookies)
+    user = _cookie_user(_login, request.cookies)
+    if user is None:
+        raise NotLoggedIn
+    return user.identifier
+
+
+def without_ended_login(scope: Scope) -> Scope:
+    """The request without its cookies if their login has ended: Chainlit looks at the signature alone."""
+    if _login is None:
+        return scope
+    cookies = HTTPConnection(scope).cookies
+    if get_token_from_cookies(cookies) is None or _cookie_user(_login, cookies) is not None:
+        return scope
+    return {**scope, "headers": [(name, value) for name, value in scope["headers"] if name != b"cookie"]}
+
+
+def _cookie_user(login: Login, cookies: dict[str, str]) -> cl.User | None:
+    token = get_token_from_cookies(cookies)
     try:
         user = decode_jwt(token) if token else None
     except (jwt.PyJWTError, TypeError, KeyError):
         user = None
-    if user is None or not _login.holds(user):
-        raise NotLoggedIn
-    return user.identifier
+    return user if user is not None and login.holds(user) else None
 
 
 async def only_theirs(request: Request) -> None:

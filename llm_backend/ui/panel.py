@@ -43,6 +43,14 @@ async def tell(kind: str, /, **data: Any) -> None:
     await cl.context.emitter.emit(EVENT, {"type": kind, **data})
 
 
+async def list_chat(interaction: str) -> None:
+    """Have the sidebar look for this chat: Chainlit looked before its first run was there."""
+    session = cl.context.session
+    await cl.context.emitter.emit(
+        "first_interaction", {"interaction": interaction, "thread_id": session.thread_id}
+    )
+
+
 async def add_run_line(message: cl.Message, run_id: str, note: str = "") -> None:
     """Put the line with seed, tokens, speed and verdict under an answer."""
     element = cl.CustomElement(name=RUN_LINE, props={"run": run_id, "note": note}, display="inline")

@@ -45,6 +45,8 @@ class ChatSession:
     """Whose this chat is; None where there is no login."""
     claimed: bool = False
     """The store knows whose it is."""
+    listed: bool = False
+    """The page's history shows this chat."""
     repetition: asyncio.Task[None] | None = None
     """A repetition of this chat is under way."""
     panel: cl.CustomElement | None = None

@@ -103,6 +103,7 @@ function Run({ t, run, busy, version, onAct }) {
           {t('run.export')}
         </a>
       </div>
+      <Share key={`share ${run.id}`} t={t} run={run} />
       <Engines t={t} run={run} busy={busy} version={version} onAct={onAct} />
       <details className="encore-details" open>
         <summary>{t('settings')}</summary>

@@ -11,9 +11,11 @@ AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text(encoding="utf-8")
 CHAINLITS_OWN = {
     "nested-interactive": 'button:has(> a[href="#encore-panel"])',
     "aria-valid-attr-value": "[data-panel-resize-handle-id]",
+    "list": "[data-sonner-toaster]",
 }
 """Serious findings in markup that Encore does not write, as rule and selector: Chainlit draws a header link
-as a link inside a button (both do the same), and its splitter names panels by ids that they do not have."""
+as a link inside a button (both do the same), its splitter names panels by ids that they do not have, and its
+toasts are items of a list with the role of a status."""
 
 FIND = """async (chainlits) => {
   const found = await axe.run(document, { resultTypes: ['violations'], elementRef: true });

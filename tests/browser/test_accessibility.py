@@ -56,6 +56,9 @@ def test_every_screen_is_readable_by_everybody_and_nothing_is_cut_off(
     expect(page.locator("#encore-engine")).to_have_count(0)
     expect(page.locator("#encore-note")).to_be_visible()
     seen.look("welcome")
+    page.reload()  # now the note may be there before Chainlit's header
+    expect(page.locator("#encore-note")).to_be_visible()
+    expect(page.locator("#chat-input")).to_be_visible()
 
     page.locator("#chat-input").fill(QUESTION)
     page.locator("#chat-submit").click()

@@ -181,7 +181,7 @@ def test_stop_keeps_the_partial_answer_and_the_next_question_works(
     app_url: str, open_page: Open, engine_script: Script
 ) -> None:
     """RC-33"""
-    engine_script.enqueue(Reply(text="step " * 3000, tokens_per_second=50))
+    engine_script.enqueue(Reply(text="step " * 3000, tokens_per_second=20))
     page = open_page(app_url)
     ask(page, QUESTION)
     expect(page.get_by_text("step step").first).to_be_visible()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from browser.accessibility import cut_off, serious_findings
 from browser.conftest import Open, ask, running_app
 from browser.test_chat import expect_answered
 from playwright.sync_api import Page, expect
@@ -36,9 +37,11 @@ def log_in(page: Page, name: str, password: str = PASSWORD) -> None:
 
 
 def test_a_run_is_for_who_asked_and_a_wrong_password_lets_nobody_in(login_url: str, open_page: Open) -> None:
-    ada = open_page(login_url, awaits="input[type=password]")
+    ada = open_page(login_url, awaits="input[type=password]", width=390)
     log_in(ada, "ada", "wrong password")
     expect(ada.get_by_text("Name or password is wrong.")).to_be_visible()
+    assert [*serious_findings(ada), *cut_off(ada, "form")] == []
+    ada.set_viewport_size({"width": 1440, "height": 900})
     assert ada.request.get(f"{login_url}/runs").status == 401
     log_in(ada, "ada")
     ask(ada, "235 × 478?")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from browser.accessibility import cut_off, serious_findings
 from browser.conftest import Open, ask
 from playwright.sync_api import expect
 from scripted_engine import Reply, Script
@@ -38,3 +39,7 @@ def test_the_command_ends_in_a_verdict_and_a_report_that_opens(
     expect(page.locator("body"), "its style sheet passes both content policies").to_have_css(
         "max-width", "960px"
     )
+    expect(page.locator("html")).to_have_attribute("lang", "en")
+    page.set_viewport_size({"width": 390, "height": 900})
+    page.locator("details").evaluate_all("all => all.map((one) => (one.open = true))")
+    assert [*serious_findings(page), *cut_off(page, "body")] == []

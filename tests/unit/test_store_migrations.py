@@ -18,7 +18,7 @@ from llm_backend.store.models import Base
 
 T = TypeVar("T")
 
-TABLES = {"receipts", "receipt_bodies", "runs", "run_tokens", "comparisons", "findings", "chats"}
+TABLES = {"receipts", "receipt_bodies", "runs", "run_tokens", "comparisons", "findings", "chats", "shares"}
 
 
 @pytest.fixture

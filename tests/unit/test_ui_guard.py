@@ -100,6 +100,20 @@ def test_cookies_given_by_https_stay_there(base: str, secure: bool) -> None:
     assert second.count("Secure") == 1
 
 
+def test_a_stricter_policy_of_a_page_stands() -> None:
+    """Shared pages allow nothing at all, and tell nobody their address."""
+
+    async def give(_: Request) -> PlainTextResponse:
+        own = {"Content-Security-Policy": "default-src 'none'", "Referrer-Policy": "no-referrer"}
+        return PlainTextResponse("", headers=own)
+
+    with TestClient(Guard(Starlette(routes=[Route("/shared", give)]))) as client:
+        headers = client.get("/shared").headers
+    assert headers["content-security-policy"] == "default-src 'none'"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["x-content-type-options"] == "nosniff"
+
+
 PAGE = """<!doctype html><head>
 <link rel="preconnect" href="https://fonts.gstatic.com" crossorigin />
 <link

@@ -11,15 +11,22 @@ import httpx
 import pytest
 from chainlit.auth.jwt import create_jwt
 from fastapi import FastAPI, HTTPException
-from scripted_engine import Script
+from scripted_engine import Reply, Script
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 from ui_chat import Chat, chat_session
 
 from llm_backend.config import Settings
 from llm_backend.errors import SettingsError
 from llm_backend.replay import replay
+from llm_backend.store import Selection
 from llm_backend.ui import handlers, login
 from llm_backend.ui.attempts import MOST_BY_ADDRESS, MOST_BY_NAME, WINDOW_S, Attempts
 from llm_backend.ui.backend import Backend, running_backend
+from llm_backend.ui.guard import Guard
+from llm_backend.ui.history import History
 from llm_backend.ui.http import add_routes
 from llm_backend.users import UserFile
 
@@ -119,6 +126,8 @@ async def paths(backend: Backend, run_id: str) -> list[str]:
         f"/runs/{run_id}/line",
         f"/runs/{run_id}/answer",
         f"/runs/{run_id}/proof",
+        f"/runs/{run_id}/shares",
+        f"/runs/{run_id}/file",
         f"/receipts/{run.digest}",
         f"/receipts/{run.digest}?download=1",
         f"/receipts/{run.digest.removeprefix('sha256:')[:12]}",
@@ -141,10 +150,105 @@ async def test_everything_about_a_run_is_for_its_owner_only(
             assert answer.status_code == status, path
             assert "478" not in answer.text
     assert (await client.post(f"{about[-2]}/again", headers=bob)).status_code == 404
+    for method in ("POST", "DELETE"):
+        assert (await client.request(method, about[4], headers=bob)).status_code == 404
     assert len((await client.get("/runs", headers=ada)).json()) == 2
     chat_id = (await backend.store.runs(limit=1))[0].chat_id
     for listed in ("/runs", f"/runs?chat={chat_id}"):
         assert (await client.get(listed, headers=bob)).json() == []
+
+
+async def test_a_link_opens_one_run_to_everybody_until_it_is_revoked(
+    client: httpx.AsyncClient, backend: Backend, chat: Chat
+) -> None:
+    run_id = await ask_as("ada")
+    ada, digest = await cookie("ada"), (await backend.store.run(run_id)).digest
+    assert digest is not None
+    shares = f"/runs/{run_id}/shares"
+    first, second = [(await client.post(shares, headers=ada)).json()["path"] for _ in range(2)]
+    assert first != second
+    assert len(first.removeprefix("/shared/")) >= 32
+    assert (await client.get(shares, headers=ada)).json() == {"links": 2}
+    page = await client.get(first)
+    assert "235 × 478?" in page.text
+    assert "ada" not in page.text.replace("data", "")
+    for header, said in (
+        ("content-security-policy", "default-src 'none'; style-src 'sha256-"),
+        ("referrer-policy", "no-referrer"),
+        ("cache-control", "no-store"),
+        ("x-robots-tag", "noindex"),
+    ):
+        assert page.headers[header].startswith(said)
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    receipt = await client.get(f"{second}/receipt")
+    assert receipt.json()["digest"] == digest
+    assert receipt.headers["content-disposition"].startswith("attachment")
+    for closed in (f"/runs/{run_id}", "/runs", f"/receipts/{digest}", shares):
+        assert (await client.get(closed)).status_code == 401, "the link opens its page alone"
+    for guessed in (first[:-1], f"{first}x", "/shared/" + "a" * 5000, "/shared/%00"):
+        assert (await client.get(guessed)).status_code == 404
+    token = first.removeprefix("/shared/")
+    database = b"".join(file.read_bytes() for file in backend.settings.data_dir.glob("*.db*"))
+    assert run_id.encode() in database
+    assert token.encode() not in database, "who reads the database cannot open the page"
+    assert (await client.delete(shares, headers=ada)).json() == {"revoked": 2, "links": 0}
+    for gone in (first, second, f"{second}/receipt"):
+        assert (await client.get(gone)).status_code == 404
+
+
+async def test_a_deleted_run_is_not_shared_any_more(
+    client: httpx.AsyncClient, backend: Backend, chat: Chat
+) -> None:
+    run_id = await ask_as("ada")
+    path = f"/shared/{await backend.store.share(run_id)}"
+    assert (await client.get(path)).status_code == 200
+    await backend.store.delete(Selection(chat_id=(await backend.store.run(run_id)).chat_id))
+    assert (await client.get(path)).status_code == 404
+
+
+async def test_cookies_of_an_ended_login_do_not_reach_chainlit(backend: Backend, users: UserFile) -> None:
+    """Chainlit would accept them by their signature, and list the chats of whoever they name."""
+
+    async def told(request: Request) -> Response:
+        return PlainTextResponse(",".join(request.cookies))
+
+    guarded = Guard(Starlette(routes=[Route("/project/threads", told)]))
+    transport = httpx.ASGITransport(app=guarded)
+    ada = await cookie("ada")
+    async with httpx.AsyncClient(transport=transport, base_url="http://encore") as client:
+        assert (await client.get("/project/threads", headers=ada)).text == "access_token"
+        other = {"cookie": "theme=dark"}
+        assert (await client.get("/project/threads", headers=other)).text == "theme"
+        users.put("ada", "another password")
+        assert (await client.get("/project/threads", headers=ada)).text == ""
+        forged = {"cookie": "access_token=forged"}
+        assert (await client.get("/project/threads", headers=forged)).text == ""
+
+
+async def test_a_page_that_is_open_when_the_password_changes_can_ask_nothing_more(
+    backend: Backend, users: UserFile, chat: Chat
+) -> None:
+    """As Chainlit has it: the user of a chat comes from the data layer, not from the cookie."""
+    user = await History(users.mark).get_user("ada")
+    cl.context.session.user = user
+    await handlers.start_chat()
+    assert login.chat_user() == "ada"
+    users.put("ada", "another password")
+    await handlers.ask_message(cl.Message(content="more", type="user_message"))
+    assert any("not logged in any more" in problem for problem in chat.problems())
+    assert await History(users.mark).get_user("nobody") is None
+
+
+@pytest.mark.parametrize("tokens_per_chunk", [1, 500])
+async def test_the_history_is_told_of_a_chat_once(
+    backend: Backend, chat: Chat, engine_script: Script, tokens_per_chunk: int
+) -> None:
+    """An answer in one piece is over before its run is stored."""
+    engine_script.default = Reply(tokens_per_chunk=tokens_per_chunk)
+    await ask_as("ada")
+    await handlers.ask_message(cl.Message(content="more", type="user_message"))
+    assert len(await backend.store.runs()) == 2
+    assert len(chat.of("first_interaction")) == 1
 
 
 async def test_runs_that_are_nobodys_are_shown_to_nobody(
