@@ -84,22 +84,36 @@ def fork_answers_line(pair: AnswerPair, lang: Language = "en") -> str:
 
 
 def fork_text(
-    parent: Receipt, fork: Receipt, point: ForkPoint, threshold: NearTie, names: Names, pair: AnswerPair
+    parent: Receipt,
+    fork: Receipt,
+    point: ForkPoint,
+    threshold: NearTie,
+    names: Names,
+    pair: AnswerPair,
+    lang: Language = "en",
 ) -> str:
     """The report, with how the fork's answer goes on at its end."""
-    rows, sentences = _rows(point, names), _sentences(fork, point, pair)
-    head = text("fork.at", position=point.position, margin=margin_phrase(point.margin, threshold))
-    kept = text("fork.kept", digest=short_digest(fork.digest))
+    rows, sentences = _rows(point, names, lang), _sentences(fork, point, pair, lang)
+    margin = margin_phrase(point.margin, threshold, lang)
+    head = text("fork.at", lang, position=point.position, margin=margin)
+    kept = text("fork.kept", lang, digest=short_digest(fork.digest))
     return "\n".join([head, *(f"  {row}" for row in columns(rows)), *sentences, kept, "", _tail(fork, names)])
 
 
 def fork_markdown(
-    parent: Receipt, fork: Receipt, point: ForkPoint, threshold: NearTie, names: Names, pair: AnswerPair
+    parent: Receipt,
+    fork: Receipt,
+    point: ForkPoint,
+    threshold: NearTie,
+    names: Names,
+    pair: AnswerPair,
+    lang: Language = "en",
 ) -> str:
-    head = text("fork.at", position=point.position, margin=margin_phrase(point.margin, threshold))
-    sentences = [f"- {literal(said)}" for said in _sentences(fork, point, pair)]
-    kept = literal(text("fork.kept", digest=short_digest(fork.digest)))
-    table = markdown_table([("", ""), *_rows(point, names)])
+    margin = margin_phrase(point.margin, threshold, lang)
+    head = text("fork.at", lang, position=point.position, margin=margin)
+    sentences = [f"- {literal(said)}" for said in _sentences(fork, point, pair, lang)]
+    kept = literal(text("fork.kept", lang, digest=short_digest(fork.digest)))
+    table = markdown_table([("", ""), *_rows(point, names, lang)])
     tail = fenced(_tail(fork, names))
     return "\n".join([f"**{literal(head)}**", "", table, "", *sentences, "", kept, "", tail])
 
@@ -150,30 +164,30 @@ def close_calls_report(receipt: Receipt, threshold: NearTie, most: int) -> list[
     ]
 
 
-def close_calls_rows(calls: list[dict[str, Any]]) -> list[tuple[str, str, str, str]]:
+def close_calls_rows(calls: list[dict[str, Any]], lang: Language = "en") -> list[tuple[str, str, str, str]]:
     """Position, token, margin, and whether it is a near tie."""
     return [
         (
             str(call["position"]),
             quoted(call["text"]),
-            text("panel.diff.margin", x=f"{call['margin']:.3g}"),
-            text("fork.close.near") if call["near_tie"] else "",
+            text("panel.diff.margin", lang, x=f"{call['margin']:.3g}"),
+            text("fork.close.near", lang) if call["near_tie"] else "",
         )
         for call in calls
     ]
 
 
-def _rows(point: ForkPoint, names: Names) -> list[tuple[str, str]]:
+def _rows(point: ForkPoint, names: Names, lang: Language) -> list[tuple[str, str]]:
     recorded = Choice(point.recorded.id, point.recorded.logprob, None, True)
-    taken = text("fork.again" if point.same_token else "fork.taken")
+    taken = text("fork.again" if point.same_token else "fork.taken", lang)
     return [
-        (text("fork.recorded"), choice_phrase(recorded, names)),
-        (taken, choice_phrase(point.taken, names)),
+        (text("fork.recorded", lang), choice_phrase(recorded, names, lang)),
+        (taken, choice_phrase(point.taken, names, lang)),
     ]
 
 
-def _sentences(fork: Receipt, point: ForkPoint, pair: AnswerPair) -> list[str]:
-    return [*fork_sentences(fork, point), fork_answers_line(pair)]
+def _sentences(fork: Receipt, point: ForkPoint, pair: AnswerPair, lang: Language) -> list[str]:
+    return [*fork_sentences(fork, point, lang), fork_answers_line(pair, lang)]
 
 
 def _tail(fork: Receipt, names: Names) -> str:

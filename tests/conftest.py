@@ -31,6 +31,7 @@ def clean_environ(monkeypatch: pytest.MonkeyPatch) -> None:
     """A developer's ENCORE_* variables must not decide what a test sees."""
     for name in [name for name in os.environ if name.startswith("ENCORE_")]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")  # what the terminal reports are in
 
 
 @pytest.fixture

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -18,6 +19,7 @@ from llm_backend.compare import Comparison, Verdict
 from llm_backend.diagnose import Diagnosis
 from llm_backend.distributions import Distributions
 from llm_backend.errors import EncoreError
+from llm_backend.strings import Language, pick_language
 
 REPRODUCED, NOT_REPRODUCED, UNDECIDED = 0, 1, 2
 
@@ -73,6 +75,19 @@ ReceiptArgument = Annotated[
 ]
 
 
+def terminal_language() -> Language:
+    """The terminal's own language, as gettext would find it."""
+    names = (os.environ.get(name) for name in ("LC_ALL", "LC_MESSAGES", "LANG"))
+    return pick_language(next((name for name in names if name), None))
+
+
+def rendered(reports: Mapping[Format, Callable[..., str]], format: Format, *report: Any, **more: Any) -> str:
+    """A report for people in the terminal's language; JSON is for programs, and the same everywhere."""
+    if format is Format.JSON:
+        return reports[format](*report, **more)
+    return reports[format](*report, **more, lang=terminal_language())
+
+
 def say(line: str) -> None:
     """One line on stderr, never wrapped: people grep it."""
     progress.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -101,6 +116,13 @@ def exit_code(comparisons: list[Comparison], level: Level) -> int:
     return NOT_REPRODUCED if verdicts & different else REPRODUCED
 
 
+_COMPARISONS = {
+    Format.TEXT: render.comparison_text,
+    Format.JSON: render.comparison_json,
+    Format.MARKDOWN: render.comparison_markdown,
+}
+
+
 def print_comparison(
     comparison: Comparison,
     diagnosis: Diagnosis,
@@ -108,9 +130,5 @@ def print_comparison(
     distributions: Distributions,
     answers: AnswerPair | None = None,
 ) -> None:
-    if format is Format.JSON:
-        print(render.comparison_json(comparison, diagnosis, distributions=distributions, answers=answers))
-    elif format is Format.MARKDOWN:
-        print(render.comparison_markdown(comparison, diagnosis, distributions=distributions, answers=answers))
-    else:
-        print(render.comparison_text(comparison, diagnosis, distributions=distributions, answers=answers))
+    said = {"distributions": distributions, "answers": answers}
+    print(rendered(_COMPARISONS, format, comparison, diagnosis, **said))

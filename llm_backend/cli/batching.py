@@ -17,6 +17,7 @@ from llm_backend.cli.base import (
     Format,
     Level,
     progress,
+    rendered,
     run_async,
 )
 from llm_backend.compare import Verdict
@@ -56,7 +57,7 @@ async def _replay_file(
                 # Stopped or broken off, what was replayed until then is still the result.
                 bar.stop()
                 if batch.report().receipts:
-                    print(_REPORTS[format](batch.report()))
+                    print(rendered(_REPORTS, format, batch.report()))
     return batch.report()
 
 

@@ -9,7 +9,18 @@ from typing import Annotated, get_args
 import typer
 
 from llm_backend.bench import BenchPlan, BenchProgress, Session, keep
-from llm_backend.cli.base import REPRODUCED, UNDECIDED, Format, FormatOption, app, progress, run_async, say
+from llm_backend.cli.base import (
+    REPRODUCED,
+    UNDECIDED,
+    Format,
+    FormatOption,
+    app,
+    progress,
+    rendered,
+    run_async,
+    say,
+    terminal_language,
+)
 from llm_backend.config import Settings, load_settings
 from llm_backend.engine.profiles import Profile
 from llm_backend.errors import SettingsError
@@ -75,6 +86,7 @@ async def _bench(settings: Settings, plan: BenchPlan, format: Format, output: Pa
                 round_=now.round,
                 rounds=now.rounds,
                 left=now.seconds_left,
+                lang=terminal_language(),
             )
             status.update(line)
 
@@ -86,7 +98,7 @@ async def _bench(settings: Settings, plan: BenchPlan, format: Format, output: Pa
             report = session.report
             if report.engines:
                 status.stop()
-                _write(REPORTS[format](report), output)
+                _write(rendered(REPORTS, format, report), output)
             if any(row.samples for row in report.engines) and not keep(settings, report):
                 say("Not kept: the complete session that was measured here earlier stays.")
     return report

@@ -19,6 +19,7 @@ from llm_backend.cli.base import (
     FormatOption,
     app,
     progress,
+    rendered,
     run_async,
     say,
 )
@@ -106,7 +107,7 @@ def import_files(
 
     result = run_async(work())
     report = {Format.TEXT: import_text, Format.JSON: import_json, Format.MARKDOWN: import_markdown}
-    print(report[format](result))
+    print(rendered(report, format, result))
     sys.exit(UNDECIDED if result.refused else REPRODUCED)
 
 

@@ -17,7 +17,9 @@ from llm_backend.cli.base import (
     ReceiptArgument,
     app,
     progress,
+    rendered,
     run_async,
+    terminal_language,
 )
 from llm_backend.config import Settings, load_settings
 from llm_backend.fork import Take, parse_take
@@ -71,11 +73,12 @@ async def _list_close_calls(settings: Settings, name: str, format: Format) -> No
     if format is Format.JSON:
         print(strict_json(calls))
         return
-    rows = phrases.close_calls_rows(calls)
-    heading = text("fork.close.heading", total=len(recorded.completion.tokens))
-    how = text("fork.close.how", digest=short_digest(recorded.digest))
+    lang = terminal_language()
+    rows = phrases.close_calls_rows(calls, lang)
+    heading = text("fork.close.heading", lang, total=len(recorded.completion.tokens))
+    how = text("fork.close.how", lang, digest=short_digest(recorded.digest))
     if not rows:
-        print(text("fork.close.none"))
+        print(text("fork.close.none", lang))
     elif format is Format.MARKDOWN:
         print("\n".join([heading, "", markdown_table([("", "", "", ""), *rows]), "", how]))
     else:
@@ -90,11 +93,12 @@ async def _fork(
         with progress.status("forking") as status:
 
             def show(done: int, room: int) -> None:
-                status.update(text("fork.progress", done=done, room=room))
+                status.update(text("fork.progress", terminal_language(), done=done, room=room))
 
             result = await fork_run(client, store, parent, position, take, chat_id=CLI_CHAT, on_tokens=show)
         names = await client.token_texts(sorted({result.point.recorded.id, result.point.taken.id}))
     async with AnswerJudge() as judge:
         pair = await fork_answers(judge, result)
     threshold = threshold_of(open_calibrations(settings), result.parent.engine)
-    print(REPORTS[format](result.parent, result.receipt, result.point, threshold, names, pair))
+    said = result.parent, result.receipt, result.point, threshold, names, pair
+    print(rendered(REPORTS, format, *said))

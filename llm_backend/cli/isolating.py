@@ -21,8 +21,10 @@ from llm_backend.cli.base import (
     ReceiptArgument,
     app,
     progress,
+    rendered,
     run_async,
     say,
+    terminal_language,
 )
 from llm_backend.config import Settings, load_settings
 from llm_backend.errors import SettingsError
@@ -107,7 +109,7 @@ async def _isolate(settings: Settings, name: str, plan: Plan, url: str | None, f
                 reference,
                 plan,
                 chat_id=CLI_CHAT,
-                on_progress=lambda now: status.update(isolate_progress(now)),
+                on_progress=lambda now: status.update(isolate_progress(now, terminal_language())),
                 say=say,
             )
             try:
@@ -116,5 +118,5 @@ async def _isolate(settings: Settings, name: str, plan: Plan, url: str | None, f
                 # Stopped or broken off, what was measured until then is still the result.
                 if climb.report.tried:
                     status.stop()
-                    print(REPORTS[format](climb.report))
+                    print(rendered(REPORTS, format, climb.report))
     return climb.report

@@ -18,6 +18,7 @@ from llm_backend.cli.base import (
     ReceiptArgument,
     app,
     progress,
+    rendered,
     run_async,
 )
 from llm_backend.config import load_settings
@@ -86,5 +87,5 @@ def _look(
             return await look(settings, recorded, last=last, save=save, against=against, on_stage=show)
 
     report = run_async(work())
-    print(REPORTS[format](report))
+    print(rendered(REPORTS, format, report))
     sys.exit(REPRODUCED if report.same else NOT_REPRODUCED)

@@ -23,6 +23,7 @@ from llm_backend.cli.base import (
     app,
     progress,
     run_async,
+    terminal_language,
 )
 from llm_backend.config import Settings, load_settings
 from llm_backend.guards import ask_sample, guard_replays
@@ -46,7 +47,8 @@ def probe(
 ) -> None:
     """Try whether the seed decides, and whether recording or the prefix cache changes an answer."""
     seed, guards = run_async(_probe(load_settings(), receipt, engine))
-    findings = [seed_finding(seed), *(guard_finding(guard) for guard in guards)]
+    lang = "en" if format is Format.JSON else terminal_language()
+    findings = [seed_finding(seed, lang), *(guard_finding(guard, lang) for guard in guards)]
     if format is Format.JSON:
         document = {
             "summary": [found.title for found in findings],

@@ -26,6 +26,7 @@ from llm_backend.cli.base import (
     print_comparison,
     run_async,
     say,
+    terminal_language,
 )
 from llm_backend.compare import Comparison, Verdict, compare
 from llm_backend.config import Settings, load_settings
@@ -97,8 +98,9 @@ async def _ask(
             if format is Format.TEXT:
                 print()
             if recording.run is not None:
-                say(render.run_line(recording.run))
-                if warning := run_warning(recording.run.invalid_positions):
+                lang = terminal_language()
+                say(render.run_line(recording.run, lang))
+                if warning := run_warning(recording.run.invalid_positions, lang):
                     say(warning)
         assert recording.run is not None
         assert recording.receipt is not None
@@ -109,14 +111,14 @@ async def _ask(
         if format is Format.JSON:
             print(recording.receipt.to_json())
         elif format is Format.MARKDOWN:
-            print(render.receipt_markdown(recording.receipt, recording.run))
+            print(render.receipt_markdown(recording.receipt, recording.run, terminal_language()))
 
 
 async def _answer_line(receipt: Receipt, expected: str | None) -> str:
     """Empty where nothing was expected and nothing is in a box: most questions are no exercises."""
     async with AnswerJudge() as judge:
         check = await check_receipt_answer(judge, receipt, typed=expected)
-    return answer_line(check) if check.answer is not None or check.source else ""
+    return answer_line(check, terminal_language()) if check.answer is not None or check.source else ""
 
 
 @app.command("compare")
@@ -174,9 +176,9 @@ def list_runs(
     if format is Format.JSON:
         print(render.runs_json(runs))
     elif format is Format.MARKDOWN:
-        print(render.runs_markdown(runs))
+        print(render.runs_markdown(runs, terminal_language()))
     else:
-        print(render.runs_text(runs))
+        print(render.runs_text(runs, terminal_language()))
 
 
 @app.command()
@@ -186,9 +188,9 @@ def show(receipt: ReceiptArgument, format: FormatOption = Format.TEXT) -> None:
     if format is Format.JSON:
         print(recorded.to_json())
     elif format is Format.MARKDOWN:
-        print(render.receipt_markdown(recorded, proof=proof))
+        print(render.receipt_markdown(recorded, lang=terminal_language(), proof=proof))
     else:
-        print(render.receipt_text(recorded, proof=proof))
+        print(render.receipt_text(recorded, lang=terminal_language(), proof=proof))
         if line := run_async(_answer_line(recorded, expected)):
             print(f"\n{line}")
 

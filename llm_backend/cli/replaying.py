@@ -28,7 +28,9 @@ from llm_backend.cli.base import (
     exit_code,
     print_comparison,
     progress,
+    rendered,
     run_async,
+    terminal_language,
 )
 from llm_backend.cli.batching import replay_file
 from llm_backend.compare import Comparison
@@ -147,7 +149,7 @@ async def _repeat(
                 counts=counts,
                 shape=shape,
                 chat_id=CLI_CHAT,
-                on_progress=lambda now: status.update(progress_line(now)),
+                on_progress=lambda now: status.update(progress_line(now, terminal_language())),
                 calibrations=open_calibrations(settings),
             )
             try:
@@ -156,7 +158,7 @@ async def _repeat(
                 # Stopped or broken off, what was measured until then is still the result.
                 if repetition.report.steps:
                     status.stop()
-                    print(REPEATS[format](repetition.report))
+                    print(rendered(REPEATS, format, repetition.report))
     return repetition.report.comparisons
 
 
@@ -169,7 +171,7 @@ def check(receipt: ReceiptArgument, engine: EngineOption = None, format: FormatO
         Format.JSON: render.check_json,
         Format.MARKDOWN: render.check_markdown,
     }
-    print(report[format](result))
+    print(rendered(report, format, result))
     if result.verdict is CheckVerdict.UNCHECKABLE:
         sys.exit(UNDECIDED)
     sys.exit(REPRODUCED if result.passed else NOT_REPRODUCED)

@@ -27,6 +27,7 @@ from llm_backend.cli.base import (
     progress,
     run_async,
     say,
+    terminal_language,
 )
 from llm_backend.config import Settings, load_settings
 from llm_backend.diagnose import Evidence
@@ -36,7 +37,7 @@ from llm_backend.errors import EncoreError, SettingsError
 from llm_backend.load import parse_neighbours
 from llm_backend.receipt import EngineFingerprint
 from llm_backend.store import Store
-from llm_backend.strings import Language, pick_language
+from llm_backend.strings import Language
 from llm_backend.suite import Acceptance
 from llm_backend.suites import DEFAULT, SUFFIX, load_suite
 from llm_backend.tally import Shape
@@ -260,11 +261,7 @@ def _relaunch(settings: Settings, options: _Options, identity: EngineFingerprint
 
 
 def _language(asked: ReportLanguage | None) -> Language:
-    """`--lang`, else the terminal's own language, as gettext would find it."""
-    if asked is not None:
-        return asked.value
-    names = (os.environ.get(name) for name in ("LC_ALL", "LC_MESSAGES", "LANG"))
-    return pick_language(next((name for name in names if name), None))
+    return asked.value if asked is not None else terminal_language()
 
 
 def _format_of(path: Path) -> ReportFormat:

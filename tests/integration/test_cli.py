@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,6 +69,29 @@ def test_replay_says_same_different_or_undecided(encore: Encore, engine_script: 
     code, out, _ = encore("replay", digest)
     assert code == 2
     assert "be compared" in out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("replay",), ("replay", "--times", "2"), ("check",), ("compare",), ("show",), ("fork",), ("list",)],
+)
+def test_reports_are_in_the_terminals_language_and_json_is_in_none(
+    encore: Encore, engine_script: Script, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    engine_script.default = Reply(text="One two three four five six.")
+    encore("ask", "Count", "--max-tokens", "64")
+    named = {"list": [], "compare": [digest_of(encore)] * 2}.get(words[0], [digest_of(encore)])
+
+    def in_chinese(language: str, format: str) -> bool:
+        monkeypatch.setenv("LC_ALL", language)
+        code, out, _ = encore(words[0], *named, *words[1:], "--format", format)
+        assert (code, bool(out)) == (0, True)
+        return re.search("[\u4e00-\u9fff]", out) is not None
+
+    for format in ("text", "markdown"):
+        assert in_chinese("zh_CN.UTF-8", format)
+        assert not in_chinese("en_US.UTF-8", format)
+    assert not in_chinese("zh_CN.UTF-8", "json")
 
 
 def test_replays_among_neighbours_tell_the_load_and_the_forks(encore: Encore, engine_script: Script) -> None:
