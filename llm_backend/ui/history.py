@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from chainlit.data.base import BaseDataLayer
+from chainlit.session import WebsocketSession
 from chainlit.types import (
     Feedback,
     PageInfo,
@@ -126,3 +127,23 @@ def _thread(chat: Chat) -> ThreadDict:
         steps=[],
         elements=[],
     )
+
+
+def open_named_threads() -> None:
+    """Have a page that connects a second time, now naming a chat, shown that chat. After mounting Chainlit.
+
+    A page opened at a chat's address may connect before it has read the address, and again right after
+    under the same session id. Chainlit would give it the empty session of the first time and never open
+    the chat: the page waited for ever.
+    """
+    # Chainlit's server reads its root path when it is first imported.
+    from chainlit.server import sio
+    from chainlit.socket import connect as chainlits
+
+    async def connect(sid: str, environ: dict[str, Any], auth: dict[str, Any]) -> bool:
+        wanted, begun = auth.get("threadId"), WebsocketSession.get_by_id(auth["sessionId"])
+        if wanted and begun is not None and begun.thread_id != wanted and not begun.has_first_interaction:
+            await begun.delete()
+        return bool(await chainlits(sid, environ, auth))
+
+    sio.on("connect", connect)

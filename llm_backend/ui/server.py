@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 from llm_backend.config import ROOT, Settings
 from llm_backend.ui.backend import backend, running_backend
 from llm_backend.ui.guard import Guard
+from llm_backend.ui.history import open_named_threads
 from llm_backend.ui.http import add_routes
 from llm_backend.ui.login import configure_login
 
@@ -36,6 +37,7 @@ def create_app(settings: Settings) -> ASGIApp:
     # Before Chainlit: at path "" it answers whatever is left with its single page.
     add_routes(app)
     mount_chainlit(app, str(ROOT / "app.py"), path="")
+    open_named_threads()
     configure_login(settings)
     return Guard(app, settings.root_path)
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from chainlit.server import sio
+from chainlit.session import WebsocketSession
 
 from llm_backend.errors import ReceiptNotFound
 from llm_backend.receipt import EngineFingerprint, Message, Sampling
 from llm_backend.record import build_request
 from llm_backend.run import Run
 from llm_backend.store import Store
+from llm_backend.ui.history import open_named_threads
 from llm_backend.ui.resuming import Exchange, shown_exchanges
 
 REQUEST = build_request("m", [Message(role="user", content="q")], Sampling())
@@ -115,3 +119,29 @@ class TestChats:
         await store.claim_chat("2", "ada")
         await store.drop_chat("2")
         assert not await store.owns_chat("ada", "2")
+
+
+class TestReconnecting:
+    """A page may connect before it knows its chat, and again once it does, under one session id."""
+
+    async def connected_again(self, *, spoken: bool = False, wanted: str = "theirs") -> WebsocketSession:
+        open_named_threads()
+        connect = sio.handlers["/"]["connect"]
+        auth = {"sessionId": str(uuid.uuid4()), "clientType": "webapp", "threadId": ""}
+        await connect("first", {}, auth)
+        first = WebsocketSession.require("first")
+        first.has_first_interaction = spoken
+        await connect("second", {}, {**auth, "threadId": wanted or first.thread_id})
+        second = WebsocketSession.require("second")
+        await second.delete()
+        return second
+
+    async def test_the_chat_named_the_second_time_is_opened(self) -> None:
+        session = await self.connected_again()
+        assert (session.thread_id_to_resume, session.restored) == ("theirs", False)
+
+    async def test_a_chat_that_was_spoken_in_goes_on(self) -> None:
+        assert (await self.connected_again(spoken=True)).restored
+
+    async def test_a_page_that_lost_its_connection_goes_on(self) -> None:
+        assert (await self.connected_again(wanted="")).restored
